@@ -1,0 +1,1 @@
+"""The demo project: settings, streams and simulated clients. Not part of the package."""

@@ -1,0 +1,28 @@
+"""The demo's tiers, tenants and memberships: the main ways in which limits differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+POLICY: dict[str, Any] = {
+    "tiers": {
+        "anonymous": {"name": "Anonymous", "address_limit": 20},
+        "free": {"name": "Free", "user_limit": 5, "tenant_limit": 50, "at_user_limit": "reject"},
+        "pro": {"name": "Pro", "user_limit": 10, "tenant_limit": 200, "at_user_limit": "evict"},
+        "realtime": {"name": "Realtime", "user_limit": 20, "tenant_limit": 500, "at_user_limit": "evict"},
+    },
+    "tenants": {
+        "globex": {"name": "Globex", "tier": "free"},
+        "acme": {"name": "Acme", "tier": "pro"},
+        "initech": {"name": "Initech", "tier": "realtime"},
+    },
+    "memberships": [
+        {"user": "gina", "tenant": "globex"},
+        {"user": "gus", "tenant": "globex"},
+        {"user": "alice", "tenant": "acme"},
+        {"user": "aron", "tenant": "acme"},
+        {"user": "ines", "tenant": "initech"},
+        {"user": "marta", "tenant": "acme", "is_default": True},
+        {"user": "marta", "tenant": "globex"},
+    ],
+}

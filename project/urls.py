@@ -1,0 +1,15 @@
+"""The demo site's Django paths; streams that are consumers are routed in asgi.py."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+
+from . import views
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("api/", include("sse_limits.api.urls")),
+    path("healthz", views.healthz),
+    path("views/clock/", views.clock),
+]

@@ -1,0 +1,1 @@
+"""The DRF API. Mount it with `path("api/", include("sse_limits.api.urls"))`."""

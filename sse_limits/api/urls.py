@@ -1,0 +1,10 @@
+"""The API's paths."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from .tokens import TokenView
+
+app_name = "sse_limits_api"
+urlpatterns = [path("token/", TokenView.as_view(), name="token")]

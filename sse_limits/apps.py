@@ -1,0 +1,22 @@
+"""The Django app: registers the system checks."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import register
+
+
+class SseLimitsConfig(AppConfig):
+    """`sse_limits` in INSTALLED_APPS."""
+
+    name = "sse_limits"
+    verbose_name = "Stream limits"
+
+    def ready(self) -> None:
+        """Register the checks; nothing else happens before the first request."""
+        from . import checks
+
+        register(checks.check_settings)
+        register(checks.check_policy)
+        register(checks.check_store)
+        register(checks.check_guard)

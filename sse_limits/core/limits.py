@@ -1,0 +1,189 @@
+"""Which limits hold for whom: default -> tier -> tenant -> user, with provenance; and who may not stream at all.
+
+`Policy` is an immutable snapshot. It is resolved once per subject and cached by the limiter, so clear beats fast here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .identity import Identity
+from .rejections import Reason, Reject
+from .slots import Scope
+
+
+class AtUserLimit(StrEnum):
+    """What happens to a newcomer at the user limit: it is rejected, or the user's own oldest stream gives way."""
+
+    REJECT = "reject"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Limits that a tier, a tenant or a user may set; None inherits from the step before."""
+
+    user_limit: int | None = None
+    tenant_limit: int | None = None
+    address_limit: int | None = None
+    at_user_limit: AtUserLimit | None = None
+
+
+FIELDS = ("user_limit", "tenant_limit", "address_limit", "at_user_limit")
+NOTHING = Overrides()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClass:
+    """A kind of stream: what may open it and what a rejection looks like.
+
+    `limit` caps the streams of this class per tenant. `on_reject` "event" accepts first and then sends
+    `event: rejected` (a WebSocket: closes with a code), for clients that cannot read a status.
+    """
+
+    name: str
+    anonymous: bool = False
+    limit: int | None = None
+    on_reject: str = "status"
+
+    def __post_init__(self) -> None:
+        if self.on_reject not in ("status", "event"):
+            raise ValueError(f"on_reject is {self.on_reject!r}; it is 'status' or 'event'")
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"limit is {self.limit}; it is a number of streams, or None for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A named set of limits that tenants share."""
+
+    slug: str
+    name: str
+    overrides: Overrides = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A customer: its tier, and what it was granted beyond it."""
+
+    slug: str
+    name: str
+    tier: str
+    suspended: bool = False
+    overrides: Overrides = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A user's place in a tenant; of several the default one counts."""
+
+    tenant: str
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimit:
+    """What one user of one tenant was granted, or that they are suspended."""
+
+    suspended: bool = False
+    overrides: Overrides = NOTHING
+
+
+class Source(NamedTuple):
+    """Where an effective value comes from: ("tier", "free") reads "tier *free*"."""
+
+    step: str
+    slug: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for one subject. None is no limit; `provenance` names the step that each value comes from."""
+
+    tier: str
+    tenant: str | None
+    user: int | None
+    tenant_total: int | None
+    address: int | None
+    evicts: bool
+    provenance: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Every tier, tenant and exception at one version."""
+
+    version: int
+    tiers: Mapping[str, Tier]
+    tenants: Mapping[str, Tenant]
+    memberships: Mapping[str, tuple[Membership, ...]]
+    users: Mapping[tuple[str | None, str], UserLimit]
+    default_tier: str
+    anonymous_tier: str
+    fleet_limit: int | None = None
+
+    def resolve(self, identity: Identity) -> Limits | Reject:
+        """Find the limits of `identity`, or why it may not stream."""
+        if identity.user is None:
+            return self._effective(self.anonymous_tier, None, None)
+        tenant_slug = self._tenant_of(identity)
+        if isinstance(tenant_slug, Reject):
+            return tenant_slug
+        tenant = self.tenants.get(tenant_slug) if tenant_slug is not None else None
+        if tenant_slug is not None and tenant is None:
+            return Reject(Reason.BLOCKED, Scope.TENANT)
+        if tenant is not None and tenant.suspended:
+            return Reject(Reason.SUSPENDED, Scope.TENANT)
+        user = self.users.get((tenant_slug, identity.user))
+        if user is not None and user.suspended:
+            return Reject(Reason.SUSPENDED, Scope.USER)
+        return self._effective(self._tier_of(identity, tenant), tenant, user)
+
+    def _tenant_of(self, identity: Identity) -> str | Reject | None:
+        """The tenant that a credential names, else the user's only or default membership."""
+        if identity.tenant is not None or identity.user is None:
+            return identity.tenant
+        found = self.memberships.get(identity.user, ())
+        chosen = found if len(found) == 1 else [membership for membership in found if membership.is_default]
+        if found and len(chosen) != 1:
+            return Reject(Reason.TENANT_AMBIGUOUS, Scope.TENANT)
+        return chosen[0].tenant if chosen else None
+
+    def _tier_of(self, identity: Identity, tenant: Tenant | None) -> str:
+        """A token's tier replaces the tier step; one that the policy no longer knows is passed over."""
+        if identity.tier is not None and identity.tier in self.tiers:
+            return identity.tier
+        return tenant.tier if tenant is not None else self.default_tier
+
+    def _effective(self, tier_slug: str, tenant: Tenant | None, user: UserLimit | None) -> Limits:
+        tier = self.tiers[tier_slug]
+        steps = [(Source("tier", tier.slug), tier.overrides)]
+        if tenant is not None:
+            steps.append((Source("tenant", tenant.slug), tenant.overrides))
+        if user is not None:
+            steps.append((Source("user", ""), user.overrides))
+        values: dict[str, int | AtUserLimit | None] = dict.fromkeys(FIELDS)
+        provenance = dict.fromkeys(FIELDS, Source("default", ""))
+        for source, overrides in steps:
+            for name in FIELDS:
+                value = getattr(overrides, name)
+                if value is not None:
+                    values[name] = value
+                    provenance[name] = source
+        return Limits(
+            tier=tier.slug,
+            tenant=tenant.slug if tenant is not None else None,
+            user=_number(values["user_limit"]),
+            tenant_total=_number(values["tenant_limit"]),
+            address=_number(values["address_limit"]),
+            evicts=values["at_user_limit"] == AtUserLimit.EVICT,
+            provenance=MappingProxyType(provenance),
+        )
+
+
+def _number(value: int | AtUserLimit | None) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,226 @@
+"""The one table of refusals and ends: cause -> status, headers, body, close code, and what the client should do next.
+
+A rejection is a value. Every way out of the guard takes its answer from here, so that HTTP, WebSocket and the metrics
+tell the same story. Reasons are wire strings and never renamed; their codes stand in decision ids and are never reused.
+Close codes 4000-4499 mean "come back", 4500-4999 "do not" (the rule of centrifugal/centrifuge).
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from http import HTTPStatus
+from typing import NamedTuple
+
+from .frames import event
+from .slots import Scope
+
+
+class Layer(StrEnum):
+    """Which part of the guard decided."""
+
+    IDENTITY = "identity"
+    SLOTS = "slots"
+
+
+class Reason(StrEnum):
+    """Why a stream was rejected, or was ended by us."""
+
+    MISSING_TOKEN = "missing_token"
+    BAD_TOKEN = "bad_token"
+    EXPIRED_TOKEN = "expired_token"
+    SUSPENDED = "suspended"
+    BLOCKED = "blocked"
+    BAD_ORIGIN = "bad_origin"
+    TENANT_AMBIGUOUS = "tenant_ambiguous"
+    BAD_TOPIC = "bad_topic"
+    UNKNOWN_TOPIC = "unknown_topic"
+    FORBIDDEN_TOPIC = "forbidden_topic"
+    BAD_METHOD = "bad_method"
+    USER_LIMIT = "user_limit"
+    CLASS_LIMIT = "class_limit"
+    TENANT_LIMIT = "tenant_limit"
+    ADDRESS_LIMIT = "address_limit"
+    FLEET_LIMIT = "fleet_limit"
+    STORE = "store"
+    EVICTED = "evicted"
+    LEASE_LOST = "lease_lost"
+
+
+class Cause(NamedTuple):
+    """One row: what is answered for a reason.
+
+    `error` is the class that a client switches on. `retry_seconds` (base, spread) is what it is told to wait, None: do
+    not come back by itself. `detail` may name %(limit)d, %(in_use)d and %(retry_after)d.
+    """
+
+    code: int
+    layer: Layer
+    error: str
+    status: HTTPStatus
+    close_code: int
+    retry_seconds: tuple[int, int] | None
+    detail: str
+
+
+def _identity(code: int, error: str, status: HTTPStatus, close_code: int, detail: str) -> Cause:
+    return Cause(code, Layer.IDENTITY, error, status, close_code, None, detail)
+
+
+def _limit(code: int, who: str) -> Cause:
+    detail = f"{who} holds %(in_use)d of %(limit)d streams. Close one, or try again in %(retry_after)d s."
+    return Cause(code, Layer.SLOTS, "too_many_streams", HTTPStatus.TOO_MANY_REQUESTS, 4429, (5, 10), detail)
+
+
+_UNAUTHORIZED = ("unauthorized", HTTPStatus.UNAUTHORIZED, 4501)
+_FORBIDDEN = ("forbidden", HTTPStatus.FORBIDDEN, 4503)
+
+CAUSES: dict[Reason, Cause] = {
+    Reason.MISSING_TOKEN: _identity(
+        1, *_UNAUTHORIZED, "This stream needs a stream token (Authorization: Bearer ...) or a session."
+    ),
+    Reason.BAD_TOKEN: _identity(2, *_UNAUTHORIZED, "The stream token is not one of ours, or was changed."),
+    Reason.EXPIRED_TOKEN: _identity(3, *_UNAUTHORIZED, "The stream token has expired. Fetch a new one."),
+    Reason.SUSPENDED: _identity(4, *_FORBIDDEN, "This account is suspended."),
+    Reason.BLOCKED: _identity(5, *_FORBIDDEN, "Streams are not served to this tenant."),
+    Reason.BAD_ORIGIN: _identity(6, *_FORBIDDEN, "A page of this origin may not open streams with your cookies."),
+    Reason.TENANT_AMBIGUOUS: _identity(
+        7, *_FORBIDDEN, "You belong to several tenants and none is your default. Use a stream token that names one."
+    ),
+    Reason.BAD_TOPIC: _identity(
+        8, "bad_request", HTTPStatus.BAD_REQUEST, 4503,
+        "Name one topic, ?topic=news: 1 to 200 characters, without '/' and control characters.",
+    ),
+    Reason.UNKNOWN_TOPIC: _identity(9, "not_found", HTTPStatus.NOT_FOUND, 4503, "There is no such topic here."),
+    Reason.FORBIDDEN_TOPIC: _identity(10, *_FORBIDDEN, "You may not read this topic."),
+    Reason.USER_LIMIT: _limit(11, "This user"),
+    Reason.CLASS_LIMIT: _limit(12, "This kind of stream"),
+    Reason.TENANT_LIMIT: _limit(13, "This tenant"),
+    Reason.ADDRESS_LIMIT: _limit(14, "This address"),
+    Reason.FLEET_LIMIT: _limit(15, "The service"),
+    Reason.STORE: Cause(
+        16, Layer.SLOTS, "store_unavailable", HTTPStatus.SERVICE_UNAVAILABLE, 1013, (2, 5),
+        "Streams cannot be counted at the moment. Try again in %(retry_after)d s.",
+    ),
+    Reason.EVICTED: Cause(
+        17, Layer.SLOTS, "too_many_streams", HTTPStatus.NO_CONTENT, 4505, None,
+        "A newer stream of this user took this one's place.",
+    ),
+    Reason.LEASE_LOST: Cause(
+        18, Layer.SLOTS, "too_many_streams", HTTPStatus.TOO_MANY_REQUESTS, 4429, (5, 10),
+        "This stream's slot was lost and its limit is full.",
+    ),
+    Reason.BAD_METHOD: _identity(
+        19, "bad_request", HTTPStatus.METHOD_NOT_ALLOWED, 4503, "An event stream is opened with GET.",
+    ),
+}  # fmt: skip
+
+LIMIT_REASONS = {
+    Scope.USER: Reason.USER_LIMIT,
+    Scope.CLASS: Reason.CLASS_LIMIT,
+    Scope.TENANT: Reason.TENANT_LIMIT,
+    Scope.ADDRESS: Reason.ADDRESS_LIMIT,
+    Scope.FLEET: Reason.FLEET_LIMIT,
+}
+
+# What a native EventSource is told to wait after `event: rejected` when nothing would change by itself.
+TERMINAL_RETRY_SECONDS = 3600
+
+
+class Reject(NamedTuple):
+    """A stream that is not admitted: why, and at a limit whose, how high and how full."""
+
+    reason: Reason
+    scope: Scope | None = None
+    limit: int | None = None
+    in_use: int | None = None
+
+
+class Answer(NamedTuple):
+    """A rejection as the transports send it; `headers` lower-case, as ASGI wants them. With 204 no body is sent."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    close_code: int
+    close_reason: str
+    retry_after: int | None
+
+
+def answer(reject: Reject, decision: str, turn: int) -> Answer:
+    """Build the answer. `turn` counts rejections: it spreads the waiting times of clients that leave together."""
+    cause = CAUSES[reject.reason]
+    retry_after = None
+    if cause.retry_seconds is not None:
+        base, spread = cause.retry_seconds
+        retry_after = base + turn % spread
+    body = _body(reject, cause, decision, retry_after)
+    headers = [(b"cache-control", b"no-store")]
+    if cause.status != HTTPStatus.NO_CONTENT:
+        headers += [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
+    if cause.status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    elif cause.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers.append((b"allow", b"GET, HEAD, OPTIONS"))
+    elif retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+        if reject.limit is not None and reject.scope is not None:
+            headers += _ratelimit(reject.scope, reject.limit, retry_after)
+    return Answer(int(cause.status), headers, body, cause.close_code, reject.reason, retry_after)
+
+
+def rejected_event(refusal: Answer) -> bytes:
+    """The same refusal as an event stream, for classes that accept first: `event: rejected`, and when to come back."""
+    wait = refusal.retry_after if refusal.retry_after is not None else TERMINAL_RETRY_SECONDS
+    return event("rejected", refusal.body.decode(), retry_ms=wait * 1000)
+
+
+def _ratelimit(scope: Scope, limit: int, retry_after: int) -> list[tuple[bytes, bytes]]:
+    """The fields of draft-ietf-httpapi-ratelimit-headers-10, with the quota unit `concurrent-requests`."""
+    name = scope.encode()
+    return [
+        (b"ratelimit-policy", b'"%b";q=%d;qu="concurrent-requests"' % (name, limit)),
+        (b"ratelimit", b'"%b";r=0;t=%d' % (name, retry_after)),
+    ]
+
+
+def _template(reason: Reason, cause: Cause, *, counted: bool, scoped: bool) -> str:
+    """The problem body of a reason (RFC 9457) with places for what changes: formatting is cheaper than dumping."""
+    problem: dict[str, object] = {
+        "type": "about:blank",
+        "title": cause.status.phrase,
+        "status": int(cause.status),
+        "detail": cause.detail,
+        "error": cause.error,
+        "reason": reason,
+        "layer": cause.layer,
+    }
+    if scoped:
+        problem["scope"] = "%(scope)s"
+    text = json.dumps(problem)[:-1]
+    if counted:
+        text += ', "limit": %(limit)d, "in_use": %(in_use)d'
+    if cause.retry_seconds is not None:
+        text += ', "retry_after": %(retry_after)d'
+    return text + ', "decision": "%(decision)s"}'
+
+
+_TEMPLATES = {
+    (reason, counted, scoped): _template(reason, cause, counted=counted, scoped=scoped)
+    for reason, cause in CAUSES.items()
+    for counted in (False, True)
+    for scoped in (False, True)
+    if counted or "%(limit)d" not in cause.detail
+}
+
+
+def _body(reject: Reject, cause: Cause, decision: str, retry_after: int | None) -> bytes:
+    template = _TEMPLATES[reject.reason, reject.limit is not None, reject.scope is not None]
+    values = {
+        "scope": reject.scope,
+        "limit": reject.limit,
+        "in_use": reject.in_use,
+        "retry_after": retry_after,
+        "decision": decision,
+    }
+    return (template % values).encode()

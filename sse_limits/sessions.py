@@ -1,0 +1,75 @@
+"""Who is behind a Django session: the only database access on the connect path, cached in this process.
+
+The guard stands outside `AuthMiddlewareStack`, so it asks here. One look-up per session and cache time, whoever asks
+and however often; concurrent askers share it. The look-up runs in a thread of its own, so that a slow sync view of the
+project does not hold up connects, and gives its database connection back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from time import monotonic
+
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.db import close_old_connections
+from django.http import HttpRequest
+
+from sse_limits.slots.base import SseLimitsError
+
+CACHE_SIZE = 10_000
+
+
+class SessionsUnavailable(SseLimitsError):
+    """The project's session store or user database did not answer."""
+
+
+class SessionUsers:
+    """Finds the user name of a session key. One instance serves one event loop."""
+
+    def __init__(self, cache_seconds: float) -> None:
+        self._cache_seconds = cache_seconds
+        self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
+        self._asked: dict[str, asyncio.Future[str | None]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sse_limits.sessions")
+
+    async def find(self, session_key: str) -> str | None:
+        """The name of the logged-in, active user, else None. Raises `SessionsUnavailable`."""
+        known = self._known.get(session_key)
+        if known is not None and known[0] > monotonic():
+            return known[1]
+        asked = self._asked.get(session_key)
+        if asked is None:
+            asked = asyncio.ensure_future(self._look_up(session_key))
+            self._asked[session_key] = asked
+            asked.add_done_callback(lambda _: self._asked.pop(session_key, None))
+        return await asyncio.shield(asked)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+    async def _look_up(self, session_key: str) -> str | None:
+        name = await asyncio.get_running_loop().run_in_executor(self._thread, read_user, session_key)
+        self._known[session_key] = (monotonic() + self._cache_seconds, name)
+        self._known.move_to_end(session_key)
+        if len(self._known) > CACHE_SIZE:
+            self._known.popitem(last=False)
+        return name
+
+
+def read_user(session_key: str) -> str | None:
+    """Ask Django's session engine and authentication backends; blocks."""
+    close_old_connections()
+    try:
+        request = HttpRequest()
+        request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+        user = get_user(request)
+        return user.get_username() if user.is_authenticated else None
+    except Exception as exc:  # whatever engine and backends the project chose may raise: never a 500 for a connect
+        raise SessionsUnavailable(str(exc)) from exc
+    finally:
+        close_old_connections()

@@ -1,0 +1,78 @@
+-- Shared by every slot script: prepended to each when it is loaded (see slots/scripts.py). Declares functions only.
+-- A member of a slot set is a stream id, its score the lease deadline in ms of the store's clock; it lives while
+-- score > now. The age hash of a user holds stream id -> "<acquired ms>|<node>|<hidden>", and in field "*" the damper
+-- "<closed until ms>|<eviction ms>|…".
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function is_alive(key, stream, now)
+  local score = redis.call('ZSCORE', key, stream)
+  return score and tonumber(score) > now
+end
+
+-- The count that decides: living members, or what the asking node itself holds when the store has lost its memory.
+local function in_use(key, own, now)
+  local held = redis.call('ZCOUNT', key, '(' .. now, '+inf')
+  own = tonumber(own)
+  return own > held and own or held
+end
+
+-- ARGV[first], ARGV[first + 1] are limit (-1: none) and own of KEYS[1], and so on. With a victim, its place counts as free.
+-- Returns the position of the first full key and its count, or nil.
+local function first_full(first, n, victim, now)
+  for i = 1, n do
+    local limit = tonumber(ARGV[first + 2 * i - 2])
+    if limit >= 0 then
+      local held = in_use(KEYS[i], ARGV[first + 2 * i - 1], now)
+      if victim and is_alive(KEYS[i], victim, now) then held = held - 1 end
+      if held >= limit then return i, held end
+    end
+  end
+end
+
+-- A key never expires under a living lease: its time to live only grows (PEXPIRE GT needs Redis 7).
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+-- The user's set lives as long as its age hash (which the damper may keep longer than a lease): were it to vanish first,
+-- the fields of its expired members would be orphaned.
+local function keep_user(key, age, lease)
+  keep(age, lease)
+  keep(key, redis.call('PTTL', age))
+end
+
+local function purge(key, now)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+end
+
+-- A user's set is purged together with its age hash, so that no field is orphaned.
+local function purge_user(key, age, now)
+  while true do
+    local expired = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, 1000)
+    if #expired == 0 then return end
+    redis.call('ZREM', key, unpack(expired))
+    redis.call('HDEL', age, unpack(expired))
+  end
+end
+
+-- Writes the newcomer into KEYS[1..n] and the age hash. The first write is a ZADD: out of memory, nothing is written.
+local function add(n, age, stream, node, lease, now)
+  for i = 1, n do redis.call('ZADD', KEYS[i], now + lease, stream) end
+  if age then redis.call('HSET', age, stream, now .. '|' .. node .. '|0') end
+end
+
+local function tidy(n, age, lease, now)
+  for i = 1, n do
+    if i == 1 and age then
+      purge_user(KEYS[1], age, now)
+      keep_user(KEYS[1], age, lease)
+    else
+      purge(KEYS[i], now)
+    end
+    keep(KEYS[i], lease)
+  end
+end

@@ -1,0 +1,89 @@
+"""Slots in the memory of one process: the pure model with this process's clock. For one worker, and for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed, SlotModel
+
+from .base import OnOrder, Order
+
+
+def epoch_ms() -> int:
+    """The time of this process in epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryStore:
+    """A slot store that no other process sees."""
+
+    name = "memory"
+
+    def __init__(self, *, lease_seconds: float, clock: Callable[[], int] = epoch_ms) -> None:
+        self._model = SlotModel(round(lease_seconds * 1000))
+        self._clock = clock
+        self._on_order: OnOrder | None = None
+        self._acks: dict[str, asyncio.Future[bool]] = {}
+
+    async def acquire(self, claim: Claim) -> Admitted | Full:
+        """Take a slot in all scopes or none."""
+        return self._model.acquire(claim, self._clock())
+
+    async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
+        """Take the place of a victim of the same user."""
+        return self._model.swap(claim, victim, self._clock())
+
+    async def peek(self, claim: Claim) -> Admitted | Full:
+        """Answer what `acquire` would, and take nothing."""
+        return self._model.peek(claim, self._clock())
+
+    def release(self, held: Held) -> None:
+        """Give the slots back."""
+        self._model.release(held)
+
+    async def renew(self, leases: Sequence[Held]) -> Renewed:
+        """Extend leases, and forget what has expired."""
+        now = self._clock()
+        renewed = self._model.renew(leases, now)
+        self._model.expire(now)
+        return renewed
+
+    def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
+        """Hand the order to this process, and wait for its confirmation."""
+        ack: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._acks[order.id] = ack
+        ack.add_done_callback(lambda _: self._acks.pop(order.id))
+        if self._on_order is None:
+            ack.set_result(False)
+        else:
+            timer = asyncio.get_running_loop().call_later(ack_seconds, partial(self._answer, order, confirmed=False))
+            ack.add_done_callback(lambda _: timer.cancel())
+            self._on_order(order)
+        return ack
+
+    async def orders(self) -> list[Order]:
+        """Nothing: an order is delivered when it is given."""
+        return []
+
+    def listen(self, node: str, on_order: OnOrder) -> None:
+        """Deliver orders to this process."""
+        self._on_order = on_order
+
+    def confirm(self, order: Order) -> None:
+        """Tell the asker that the stream has ended."""
+        self._answer(order, confirmed=True)
+
+    def _answer(self, order: Order, *, confirmed: bool) -> None:
+        ack = self._acks.get(order.id)
+        if ack is not None and not ack.done():
+            ack.set_result(confirmed)
+
+    async def usage(self, keys: Sequence[str]) -> list[int]:
+        """Count the living leases of each key."""
+        return [self._model.count(key, self._clock()) for key in keys]
+
+    async def aclose(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,145 @@
+"""One Redis connection of one event loop, over which the calls of one loop tick travel together.
+
+Callers get a future each; one task writes what has gathered, reads the replies in order and gathers again. A caller
+that is cancelled leaves the exchange alone, so nobody ever reads another caller's reply. Every exchange has a deadline
+that covers the connect; when it passes, the connection is dropped and the calls fail with `StoreUnavailable`.
+redis-py's own retries and timeouts stay off: with them a stalled server costs seven seconds (redis-py 8.1, measured).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hiredis import pack_command
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+
+from .base import StoreUnavailable
+from .scripts import Script
+
+BATCH = 512
+
+Command = tuple[Any, ...]  # of str, int and bytes
+
+
+class _Call(NamedTuple):
+    command: Command
+    script: Script | None
+    packed: bytes
+    reply: asyncio.Future[Any]
+
+
+class Pipeline:
+    """A connection with one exchange under way at a time. Owned by one event loop; not thread-safe."""
+
+    def __init__(self, pool: ConnectionPool, timeout_seconds: float) -> None:
+        self._pool = pool
+        self._timeout_seconds = timeout_seconds
+        self._connection: AbstractConnection | None = None
+        self._waiting: list[_Call] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def call(self, command: Command) -> asyncio.Future[Any]:
+        """Send a command with the next exchange; the future raises `StoreUnavailable` when there is no good answer."""
+        return self._enqueue(command, None)
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
+        """Run a script with the next exchange; loaded again where the server has forgotten it."""
+        return self._enqueue(script.evalsha(keys, args), script)
+
+    async def idle(self) -> None:
+        """Wait until no call is under way."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        """Cancel the calls under way and drop the connection."""
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._disconnect()
+
+    def _enqueue(self, command: Command, script: Script | None) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        # hiredis packs a script call in 2 µs, redis-py's own packer in 30 (redis-py 8.1, measured). Here, so that what
+        # cannot be sent (a lone surrogate) raises at its caller, and never in the exchange of many.
+        call = _Call(command, script, pack_command(command), loop.create_future())
+        self._waiting.append(call)
+        if self._task is None:
+            # A context of its own: the exchange serves many callers and must not keep one caller's variables alive.
+            self._task = loop.create_task(self._exchange_all(), context=contextvars.Context())
+        return call.reply
+
+    async def _exchange_all(self) -> None:
+        batch: list[_Call] = []
+        try:
+            while self._waiting:
+                batch = [call for call in self._waiting[:BATCH] if not call.reply.done()]
+                del self._waiting[:BATCH]
+                await self._exchange_safely(batch)
+        finally:
+            self._task = None
+            for call in batch + self._waiting:
+                if not call.reply.done():
+                    call.reply.cancel()
+
+    async def _exchange_safely(self, batch: list[_Call]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                forgotten = await self._exchange(batch)
+                if forgotten:
+                    await self._exchange(forgotten)
+        except (OSError, RedisError, TimeoutError) as exc:
+            await self._disconnect()
+            if isinstance(exc, TimeoutError):  # who came meanwhile has waited too, and must not wait a second time
+                batch = batch + self._waiting
+                self._waiting.clear()
+            cause = f"no answer within {self._timeout_seconds:g} s" if isinstance(exc, TimeoutError) else str(exc)
+            for call in batch:
+                if not call.reply.done():
+                    call.reply.set_exception(StoreUnavailable(cause))
+
+    async def _exchange(self, batch: list[_Call]) -> list[_Call]:
+        """Write all calls, read all replies; return those whose script the server does not know, as EVAL."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call] # redis-py leaves it so
+            await connection.connect()
+        packed = b"".join([call.packed for call in batch])
+        await connection.send_packed_command(packed, check_health=False)
+        forgotten = []
+        stale = False
+        for call in batch:
+            try:
+                reply = await connection.read_response(disable_decoding=True)
+            except NoScriptError as exc:
+                if call.script is None:
+                    fail(call.reply, exc)
+                else:
+                    command = call.script.eval(call.command)
+                    forgotten.append(_Call(command, None, pack_command(command), call.reply))
+            except ResponseError as exc:
+                stale = stale or isinstance(exc, ReadOnlyError)
+                fail(call.reply, exc)
+            else:
+                if not call.reply.done():
+                    call.reply.set_result(reply)
+        if stale:  # a demoted master keeps its connections: the next exchange looks for the new one
+            await self._disconnect()
+        return forgotten
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+
+def fail(reply: asyncio.Future[Any], exc: Exception) -> None:
+    """End a call that the server has refused."""
+    if not reply.done():
+        reply.set_exception(StoreUnavailable(str(exc)))

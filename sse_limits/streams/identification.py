@@ -1,0 +1,184 @@
+"""From an ASGI scope to an `Identity`, or the reason why nobody is recognised; no I/O but a cached session look-up.
+
+The first carrier present decides: Authorization, WebSocket subprotocol, query (where switched on), cookie, session. A
+bad one is 401 whatever the others say. The origin is checked before, and only where cookies speak for the client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlparse
+
+from channels.security.websocket import OriginValidator
+from django.conf import settings
+
+from sse_limits.conf import Conf
+from sse_limits.core.identity import Identity, TrustedProxies, group_address
+from sse_limits.core.rejections import Reason, Reject
+from sse_limits.sessions import SessionsUnavailable, SessionUsers
+
+from . import cors
+from .tokens import JwtVerifier, TokenFault, TokenKeys, verify
+
+log = logging.getLogger("sse_limits.streams.identification")
+
+TOKEN_COOKIE = "sse_limits_token"
+SUBPROTOCOL = "sse_limits.v1"
+TOKEN_SUBPROTOCOL = "sse_limits.token."
+OWN_TOKEN = "sl1."
+
+Scope = dict[str, Any]
+
+
+class Request(NamedTuple):
+    """What the guard reads from the headers of a scope, in one pass."""
+
+    authorization: bytes | None
+    cookie: bytes | None
+    origin: bytes | None
+    last_event_id: bytes | None
+    forwarded_for: list[bytes]
+    accept_encoding: bool
+
+
+def read(scope: Scope) -> Request:
+    """Find the headers that matter; of a repeated one the last counts, X-Forwarded-For excepted."""
+    authorization = cookie = origin = last_event_id = None
+    accept_encoding = False
+    forwarded_for: list[bytes] = []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = value
+        elif name == b"cookie":
+            cookie = value if cookie is None else cookie + b"; " + value
+        elif name == b"origin":
+            origin = value
+        elif name == b"x-forwarded-for":
+            forwarded_for.append(value)
+        elif name == b"last-event-id":
+            last_event_id = value
+        elif name == b"accept-encoding":
+            accept_encoding = True
+    return Request(authorization, cookie, origin, last_event_id, forwarded_for, accept_encoding)
+
+
+class Identifier:
+    """Recognises clients by token or session. One instance serves one event loop."""
+
+    def __init__(self, conf: Conf, sessions: SessionUsers, clock: Callable[[], int]) -> None:
+        self._keys = TokenKeys.from_secrets(settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS)
+        self._jwt = JwtVerifier(**conf.jwt) if conf.jwt else None
+        self._sessions = sessions
+        self._clock = clock
+        self._proxies = TrustedProxies(conf.trusted_proxies)
+        self._ipv6_prefix = conf.ipv6_prefix
+        self._query_token = conf.query_token
+        self._session_cookie = settings.SESSION_COOKIE_NAME.encode()
+        self._origin_is_allowed = lru_cache(maxsize=1024)(origin_rule(conf))
+        self._address_is_missing = False
+
+    async def identify(self, scope: Scope, request: Request) -> Identity | Reject:
+        """Say who is asking; anonymous when nothing is presented."""
+        if request.cookie is not None and not self._may_use_cookies(scope, request):
+            return Reject(Reason.BAD_ORIGIN)
+        address = self._address(scope, request)
+        token = self._token(scope, request)
+        if token is not None:
+            return self._by_token(token, address)
+        session_key = cookie_value(request.cookie, self._session_cookie)
+        if session_key:
+            return await self._by_session(session_key.decode("latin-1"), address)
+        return Identity(address=address)
+
+    def _may_use_cookies(self, scope: Scope, request: Request) -> bool:
+        if request.origin is None and scope["type"] == "http":
+            return True  # browsers name the origin of every cross-site request, and of every WebSocket handshake
+        speaks = cookie_value(request.cookie, self._session_cookie) or cookie_value(request.cookie, b"sse_limits_token")
+        return not speaks or self._origin_is_allowed(request.origin)
+
+    def _address(self, scope: Scope, request: Request) -> str | None:
+        client = scope.get("client")
+        peer = client[0] if client else None
+        address = self._proxies.client_address(peer, request.forwarded_for)
+        if address is not None:
+            return group_address(address, self._ipv6_prefix)
+        if not self._address_is_missing:
+            self._address_is_missing = True
+            log.warning("clients come without an address (peer %r): address limits do not hold for them", peer)
+        return None
+
+    def _token(self, scope: Scope, request: Request) -> bytes | str | None:
+        if request.authorization is not None and request.authorization[:7].lower() == b"bearer ":
+            bearer: bytes = request.authorization[7:]
+            return bearer.strip()
+        for protocol in scope.get("subprotocols") or ():
+            if protocol.startswith(TOKEN_SUBPROTOCOL):
+                return str(protocol.removeprefix(TOKEN_SUBPROTOCOL))
+        if self._query_token and b"access_token=" in scope["query_string"]:
+            found = parse_qs(scope["query_string"].decode("latin-1")).get("access_token")
+            if found:
+                return str(found[0])
+        return cookie_value(request.cookie, TOKEN_COOKIE.encode())
+
+    def _by_token(self, token: bytes | str, address: str | None) -> Identity | Reject:
+        now = self._clock()
+        own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN.encode())
+        claims = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
+        if isinstance(claims, TokenFault):
+            return Reject(Reason(claims.value))
+        return Identity(
+            user=claims.user,
+            tenant=claims.tenant,
+            tier=claims.tier,
+            address=address,
+            topics=claims.topics,
+            expires_at=claims.expires_at,
+            issued_at=claims.issued_at,
+            session=claims.sid,
+        )
+
+    async def _by_session(self, session_key: str, address: str | None) -> Identity | Reject:
+        try:
+            user = await self._sessions.find(session_key)
+        except SessionsUnavailable as exc:
+            log.warning("sessions cannot be looked up: %s", exc)
+            return Reject(Reason.STORE)
+        if user is None:
+            return Identity(address=address)
+        return Identity(user=user, address=address, session=self._keys.session_id(session_key))
+
+
+def cookie_value(header: bytes | None, name: bytes) -> bytes | None:
+    """The value of a cookie, without quotes; None when it is not there."""
+    if header is None or name not in header:
+        return None
+    for part in header.split(b";"):
+        key, _, value = part.strip().partition(b"=")
+        if key == name:
+            return value.strip(b'" ')
+    return None
+
+
+def origin_rule(conf: Conf) -> Callable[[bytes | None], bool]:
+    """Channels' rule for origins, over ALLOWED_ORIGINS or else ALLOWED_HOSTS, plus those that CORS lets in."""
+    allowed = conf.allowed_origins
+    if allowed is None:
+        allowed = tuple(settings.ALLOWED_HOSTS)
+        if settings.DEBUG and not allowed:
+            allowed = ("localhost", "127.0.0.1", "[::1]")
+    validator = OriginValidator(None, list(allowed))
+    readers = cors.readers(conf)
+
+    def is_allowed(origin: bytes | None) -> bool:
+        if origin is not None and readers.credentials and readers.names(origin):
+            return True
+        try:
+            parsed = None if origin is None else urlparse(origin.decode("latin-1"))
+            return bool(validator.valid_origin(parsed))
+        except ValueError:
+            return False
+
+    return is_allowed

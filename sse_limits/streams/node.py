@@ -1,0 +1,159 @@
+"""This process as a node: its streams, the heartbeat that renews their leases, and the orders from other nodes.
+
+One node per event loop, made at the first scope, so that forks and reloads get their own. Everything that runs beside
+the requests (heartbeat, goodbyes) is a task of the node, ended by `aclose`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Coroutine
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.core.signals import setting_changed
+
+from sse_limits.conf import SETTING
+from sse_limits.core.rejections import Reason, Reject
+from sse_limits.limiter import Limiter, build_limiter
+from sse_limits.slots.base import Order, StoreUnavailable
+from sse_limits.slots.memory import epoch_ms
+
+from . import cors
+from .guarded import GuardedStream
+from .identification import Identifier
+
+log = logging.getLogger("sse_limits.streams.node")
+
+
+class Node:
+    """The streams of this process and event loop. Not thread-safe."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.identifier = Identifier(limiter.conf, limiter.sessions, epoch_ms)
+        self.readers = cors.readers(limiter.conf)
+        self._streams: dict[str, GuardedStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Listen for orders and begin to renew; called once, on the event loop."""
+        self.limiter.store.listen(self.limiter.node, self._carry_out)
+        self.spawn(self._beat())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the requests, in a context of its own."""
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def add(self, stream: GuardedStream) -> None:
+        """Note an admitted stream."""
+        if stream.lease is not None:
+            self._streams[stream.lease.held.stream] = stream
+
+    def remove(self, stream: GuardedStream) -> None:
+        """Forget a stream; doing it again changes nothing."""
+        if stream.lease is not None:
+            self._streams.pop(stream.lease.held.stream, None)
+
+    async def aclose(self) -> None:
+        """Give every slot back and end what runs beside the requests."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.limiter.aclose()
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, order: Order) -> None:
+        stream = self._streams.get(order.stream)
+        if stream is None:  # it has ended by itself, or was ended when the order came the faster way
+            self.limiter.store.confirm(order)
+        else:
+            stream.end(Reason(order.reason), order)
+
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        if not await self._greet():
+            log.warning(
+                "the slot store cannot be reached: streams are rejected with 503 until it answers. Set REDIS_URL of "
+                "SSE_LIMITS (in the demo: the variable SSE_LIMITS_REDIS_URL) to a running Redis >= 6.2 or Valkey."
+            )
+        while True:
+            await asyncio.sleep(self.limiter.conf.heartbeat_seconds)
+            try:
+                await self.renew()
+            except StoreUnavailable as exc:
+                log.debug("leases were not renewed: %s", exc)
+
+    async def _greet(self) -> bool:
+        try:
+            await self.limiter.store.usage([])
+        except StoreUnavailable:
+            return False
+        return True
+
+    async def renew(self) -> None:
+        """Renew every lease. A lost one that nobody ordered to end goes through the gate again."""
+        streams = [stream for stream in self._streams.values() if stream.lease is not None]
+        held = [stream.lease.held for stream in streams if stream.lease is not None]
+        renewed = await self.limiter.store.renew(held)
+        for order in await self.limiter.store.orders():
+            self._carry_out(order)
+        lost = [
+            streams[position]
+            for position in renewed.lost
+            if self._streams.get(held[position].stream) is streams[position] and streams[position].reason is None
+        ]
+        for stream in lost:  # all at once, before any of them asks again: what is lost does not count as held
+            if stream.lease is not None:
+                self.limiter.release(stream.lease)
+        for stream in lost:
+            await self._readmit(stream)
+
+    async def _readmit(self, stream: GuardedStream) -> None:
+        if stream.lease is None or stream.is_gone or stream.reason is not None:
+            return
+        self.remove(stream)
+        refused = await self.limiter.readmit(stream.lease)
+        if isinstance(refused, Reject):
+            log.info("a lease was lost and its limit is full: %s", refused.reason)
+            stream.end(Reason.LEASE_LOST)
+        elif stream.is_gone:
+            self.limiter.release(stream.lease)
+        else:
+            self.add(stream)
+
+
+_nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
+
+
+def get_node() -> Node:
+    """The node of the running event loop; made and started at the first call."""
+    loop = asyncio.get_running_loop()
+    node = _nodes.get(loop)
+    if node is None:
+        node = _nodes[loop] = Node(build_limiter())
+        node.start()
+        log.debug("node %s", node.limiter.node_id)
+    return node
+
+
+async def close_node() -> None:
+    """End the node of the running event loop, if there is one."""
+    node = _nodes.pop(asyncio.get_running_loop(), None)
+    if node is not None:
+        await node.aclose()
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == SETTING:
+        _nodes.clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="sse_limits.node")

