@@ -70,6 +70,7 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 USE_TZ = True
+TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 
 LOGGING = {

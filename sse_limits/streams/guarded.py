@@ -144,6 +144,8 @@ class GuardedStream:
         found = self._node.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
         found.headers.extend(self.cors_headers())
+        if self.scope.get("http_version") == "1.1" and self._node.is_short_of_descriptors():
+            found.headers.append((b"connection", b"close"))
         return found
 
     def cors_headers(self) -> list[tuple[bytes, bytes]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Coroutine
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,10 @@ from .identification import Identifier
 
 log = logging.getLogger("sse_limits.streams.node")
 
+READMIT_AT_ONCE = 100
+DESCRIPTOR_SHARE = 0.7
+DESCRIPTOR_SAMPLE_SECONDS = 1.0
+
 
 class Node:
     """The streams of this process and event loop. Not thread-safe."""
@@ -37,6 +43,8 @@ class Node:
         self.readers = cors.readers(limiter.conf)
         self._streams: dict[str, GuardedStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sample_descriptors_at = 0.0
+        self._is_short = False
 
     def start(self) -> None:
         """Listen for orders and begin to renew; called once, on the event loop."""
@@ -58,6 +66,17 @@ class Node:
         """Forget a stream; doing it again changes nothing."""
         if stream.lease is not None:
             self._streams.pop(stream.lease.held.stream, None)
+
+    def is_short_of_descriptors(self) -> bool:
+        """Whether rejected clients should not keep their connections: 70 % of the descriptors are in use.
+
+        The lowest free descriptor tells, sampled once a second: descriptors are given out from below.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._sample_descriptors_at:
+            self._sample_descriptors_at = now + DESCRIPTOR_SAMPLE_SECONDS
+            self._is_short = lowest_free_descriptor() >= DESCRIPTOR_SHARE * getrlimit(RLIMIT_NOFILE)[0]
+        return self._is_short
 
     async def aclose(self) -> None:
         """Give every slot back and end what runs beside the requests."""
@@ -113,21 +132,33 @@ class Node:
         for stream in lost:  # all at once, before any of them asks again: what is lost does not count as held
             if stream.lease is not None:
                 self.limiter.release(stream.lease)
-        for stream in lost:
-            await self._readmit(stream)
+        for start in range(0, len(lost), READMIT_AT_ONCE):
+            await asyncio.gather(*(self._readmit(stream) for stream in lost[start : start + READMIT_AT_ONCE]))
 
     async def _readmit(self, stream: GuardedStream) -> None:
         if stream.lease is None or stream.is_gone or stream.reason is not None:
             return
         self.remove(stream)
         refused = await self.limiter.readmit(stream.lease)
-        if isinstance(refused, Reject):
+        if isinstance(refused, Reject) and refused.reason is Reason.STORE:
+            self.add(stream)  # nobody knows: the stream goes on, and the next heartbeat asks again
+        elif isinstance(refused, Reject):
             log.info("a lease was lost and its limit is full: %s", refused.reason)
             stream.end(Reason.LEASE_LOST)
         elif stream.is_gone:
             self.limiter.release(stream.lease)
         else:
             self.add(stream)
+
+
+def lowest_free_descriptor() -> int:
+    """The number that the next file or socket would get; the limit itself when there is none left."""
+    try:
+        descriptor = os.dup(0)
+    except OSError:
+        return getrlimit(RLIMIT_NOFILE)[0]
+    os.close(descriptor)
+    return descriptor
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()

@@ -1,0 +1,149 @@
+"""`manage.py demo`: the site, clients of every kind, and one line a second that shows what the limits do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import statistics
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+import httpx
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from project.demo_clients import Crowd, Tally
+from project.management.commands.demo_data import ADMIN, PASSWORD
+from sse_limits.conf import get_conf
+from sse_limits.limiter import build_store
+from sse_limits.slots import keys
+from sse_limits.slots.base import SlotStore, StoreUnavailable
+from sse_limits.slots.memory import epoch_ms
+from sse_limits.streams.tokens import TokenKeys, mint
+
+READY_SECONDS = 30
+HEADER_EVERY = 20
+WATCHED = (keys.fleet(), keys.user("acme", "alice"), keys.user("globex", "gus"), keys.address("127.0.0.1"))
+HEADER = (
+    "time      slots   acme/alice   globex/gus   visitors   admitted   rejected          evicted   first byte\n"
+    "          fleet   of 10 evicts of 5         of 20      /s         429 /s   401 /s   in all    p50 ms"
+)
+
+
+class Command(BaseCommand):
+    """Migrate, load the demo data, serve, and let simulated clients loose. Ctrl-C ends everything."""
+
+    help = "Run the demo site with simulated clients."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")))
+        parser.add_argument("--server", choices=("uvicorn", "daphne"), default="uvicorn")
+        parser.add_argument("--workers", type=int, default=2, help="server processes; the limits hold over all of them")
+        parser.add_argument("--seconds", type=float, help="end after this time (default: run until Ctrl-C)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the demo."""
+        call_command("migrate", verbosity=0)
+        call_command("demo_data", stdout=self.stdout)
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(self._run(**options))
+
+    async def _run(self, *, port: int, server: str, workers: int, seconds: float | None, **_: Any) -> None:
+        url = f"http://127.0.0.1:{port}"
+        store = build_store(get_conf())
+        try:
+            async with serving(url, port, server, workers):
+                self._introduce(url, server, workers)
+                crowd = Crowd(url, token)
+                running = asyncio.create_task(crowd.run())
+                try:
+                    async with asyncio.timeout(seconds):
+                        await self._report(crowd.tally, store)
+                except TimeoutError:
+                    self.stdout.write("the demo has ended")
+                finally:
+                    running.cancel()
+                    await asyncio.wait([running])
+        finally:
+            await store.aclose()
+
+    def _introduce(self, url: str, server: str, workers: int) -> None:
+        gina = token("globex", "gina", ttl_seconds=3600)
+        self.stdout.write(
+            f"\n{url}/ on {server}, {workers} processes. Admin: {url}/admin/ ({ADMIN} / {PASSWORD}). Ctrl-C ends.\n"
+            f"Try it beside the simulated clients, as gina of globex, who may hold 5 streams:\n\n"
+            f"  TOKEN={gina}\n"
+            f'  curl -N -H "Authorization: Bearer $TOKEN" {url}/events/?topic=news\n'
+        )
+
+    async def _report(self, tally: Tally, store: SlotStore) -> None:
+        seen: Counter[int] = Counter()
+        line = 0
+        while True:
+            await asyncio.sleep(1)
+            if line % HEADER_EVERY == 0:
+                self.stdout.write(HEADER)
+            line += 1
+            answers = tally.answers - seen
+            seen = Counter(tally.answers)
+            self.stdout.write(status(await usage(store), answers, tally))
+            self.stdout.flush()
+
+
+def token(tenant: str, user: str, ttl_seconds: float = 300) -> str:
+    """A stream token for a simulated client."""
+    secrets = TokenKeys.from_secrets(settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS)
+    return mint(secrets, tenant=tenant, user=user, now=epoch_ms(), ttl_seconds=ttl_seconds)
+
+
+async def usage(store: SlotStore) -> list[str]:
+    """The slots of what the line shows, as the store counts them."""
+    try:
+        return [str(count) for count in await store.usage(WATCHED)]
+    except StoreUnavailable:
+        return ["?"] * len(WATCHED)
+
+
+def status(slots: list[str], answers: Counter[int], tally: Tally) -> str:
+    """One line of the table."""
+    waited, tally.first_byte_ms = tally.first_byte_ms, []
+    p50 = f"{statistics.median(waited):.1f}" if waited else "-"
+    fleet, alice, gus, visitors = slots
+    return (
+        f"{datetime.now():%H:%M:%S}  {fleet:>5}   {alice:>10}   {gus:>10}   {visitors:>8}   "
+        f"{answers[200]:>8}   {answers[429]:>6}   {answers[401]:>6}   {tally.evicted:>7}   {p50:>10}"
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(url: str, port: int, server: str, workers: int) -> AsyncIterator[None]:
+    """Run `manage.py serve` beside us, from ready to ended."""
+    command = [sys.executable, sys.argv[0], "serve", "--server", server, "--port", str(port)]
+    process = await asyncio.create_subprocess_exec(*command, "--workers", str(workers), "--log-level", "warning")
+    try:
+        await wait_until_ready(url, process)
+        yield
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def wait_until_ready(url: str, process: asyncio.subprocess.Process) -> None:
+    """Wait for the server's first answer."""
+    async with asyncio.timeout(READY_SECONDS), httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        while True:
+            if process.returncode is not None:
+                raise CommandError(
+                    f"The server did not start; is {url} in use? PORT=8001 make demo takes another port."
+                )
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get("/healthz")).status_code == httpx.codes.OK:
+                    return
+            await asyncio.sleep(0.1)
