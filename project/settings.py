@@ -84,6 +84,9 @@ LOGGING = {
 SSE_LIMITS: dict[str, Any] = {"POLICY": POLICY}
 
 
+TEXTS = ("REDIS_URL", "STORE", "NODE_NAME", "TENANT_RESOLVER", "DEFAULT_TIER", "ANONYMOUS_TIER")
+
+
 def _from_environment() -> dict[str, Any]:
     """Read SSE_LIMITS_<KEY> by the type of the key's default: numbers, true/false, comma-separated lists, text."""
     prefix = "SSE_LIMITS_"
@@ -96,7 +99,9 @@ def _from_environment() -> dict[str, Any]:
 
 def _parse(key: str, text: str) -> object:
     if key in ("TRUSTED_PROXIES", "ALLOWED_ORIGINS", "CORS_ORIGINS"):
-        return [item.strip() for item in text.split(",")]
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if key in TEXTS:
+        return text
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for number in (int, float):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig
@@ -40,7 +39,7 @@ def check_settings(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
     if in_force is not None and in_force.jwt:
         try:
             JwtVerifier(**in_force.jwt)
-        except (TypeError, ValueError, ImportError) as exc:
+        except (AttributeError, TypeError, ValueError, ImportError) as exc:
             hint = "See docs/configuration.md, 'JWT'."
             found.append(Error(f"SSE_LIMITS['JWT'] cannot be used: {exc}", hint=hint, id="sse_limits.E007"))
     return found
@@ -69,11 +68,20 @@ def check_store(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
 def check_guard(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
     """W002: `StreamGuard` is not the outermost ASGI app. W003: there is no ASGI app at all."""
     path = getattr(settings, "ASGI_APPLICATION", None)
-    if not path or find_spec(path.rpartition(".")[0]) is None:
-        hint = "Set ASGI_APPLICATION = 'project.asgi.application', and wrap that app in StreamGuard."
-        return [Warning("ASGI_APPLICATION names no app: streams cannot be guarded.", hint=hint, id="sse_limits.W003")]
-    if isinstance(import_string(path), StreamGuard):
+    if not path:
+        return [_no_app("ASGI_APPLICATION names no app: streams cannot be guarded.")]
+    try:
+        app = import_string(path)
+    except (ImportError, TypeError, ValueError) as exc:  # the last two: of a path that is no path
+        message = f"ASGI_APPLICATION is {path!r}, which cannot be imported: {exc}. Streams cannot be guarded."
+        return [_no_app(message)]
+    if isinstance(app, StreamGuard):
         return []
     hint = "In asgi.py: application = StreamGuard(application, streams={'/events/': 'events'})."
     message = f"{path} is not a StreamGuard: consumers and @limited_stream refuse to serve, and nothing is limited."
     return [Warning(message, hint=hint, id="sse_limits.W002")]
+
+
+def _no_app(message: str) -> CheckMessage:
+    hint = "Set ASGI_APPLICATION = 'project.asgi.application', and wrap that app in StreamGuard."
+    return Warning(message, hint=hint, id="sse_limits.W003")

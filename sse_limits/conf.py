@@ -12,9 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from redis.connection import parse_url
 
 from sse_limits.core.identity import TrustedProxies
 from sse_limits.slots.base import SseLimitsError
@@ -76,6 +78,8 @@ class Conf:
 
 FIELDS = {item.name.upper(): item for item in fields(Conf)}
 POSITIVE = ("store_timeout_seconds", "lease_seconds", "heartbeat_seconds", "keepalive_seconds", "token_ttl_seconds")
+ZERO_OR_MORE = ("cleanup_seconds", "session_cache_seconds")
+MAX_SECONDS = 1_000_000_000
 
 
 class Problem(NamedTuple):
@@ -127,8 +131,7 @@ def _mistyped(key: str, value: object) -> Problem | None:
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if any(_is_a(value, kind) for kind in kinds):
         return None
-    default = FIELDS[key].default
-    example = f"The default is {default!r}." if not callable(default) else ""
+    example = f"The default is {getattr(Conf(), key.lower())!r}."
     return Problem("E003", f"{SETTING}[{key!r}] is {value!r}, which is not {_words(kinds)}.", example)
 
 
@@ -148,24 +151,62 @@ def _words(kinds: tuple[Any, ...]) -> str:
 
 
 def _out_of_range(conf: Conf) -> list[Problem]:
-    found = [
-        Problem("E004", f"{SETTING}[{name.upper()!r}] is {getattr(conf, name)!r}.", "It must be greater than 0.")
-        for name in POSITIVE
-        if getattr(conf, name) <= 0
-    ]
+    found = _durations_out_of_range(conf)
     if conf.store not in ("redis", "memory"):
-        found.append(Problem("E004", f"{SETTING}['STORE'] is {conf.store!r}.", "It is 'redis' or 'memory'."))
-    if conf.heartbeat_seconds > conf.lease_seconds / 3:
+        found.append(_e004("STORE", f" is {conf.store!r}.", "It is 'redis' or 'memory'."))
+    if not found and conf.heartbeat_seconds > conf.lease_seconds / 3:
         hint = f"Write at most a third of LEASE_SECONDS: {conf.lease_seconds / 3:g}."
-        message = f"{SETTING}['HEARTBEAT_SECONDS'] is {conf.heartbeat_seconds:g}: one late renewal would lose leases."
-        found.append(Problem("E004", message, hint))
+        message = f" is {conf.heartbeat_seconds:g}: one late renewal would lose leases."
+        found.append(_e004("HEARTBEAT_SECONDS", message, hint))
     if not 1 <= conf.ipv6_prefix <= 128:
-        found.append(Problem("E004", f"{SETTING}['IPV6_PREFIX'] is {conf.ipv6_prefix}.", "It is from 1 to 128."))
+        found.append(_e004("IPV6_PREFIX", f" is {conf.ipv6_prefix}.", "It is from 1 to 128."))
+    if conf.fleet_limit is not None and conf.fleet_limit < 0:
+        hint = "Write a whole number of streams, or None for no limit."
+        found.append(_e004("FLEET_LIMIT", f" is {conf.fleet_limit}.", hint))
+    return found + _unreadable(conf)
+
+
+def _e004(key: str, message: str, hint: str) -> Problem:
+    return Problem("E004", f"{SETTING}[{key!r}]{message}", hint)
+
+
+def _durations_out_of_range(conf: Conf) -> list[Problem]:
+    found = [
+        _e004(name.upper(), f" is {value!r}.", f"It must be greater than 0 and at most {MAX_SECONDS}.")
+        for name in POSITIVE
+        if not 0 < (value := getattr(conf, name)) <= MAX_SECONDS
+    ]
+    found += [
+        _e004(name.upper(), f" is {value!r}.", f"It must be from 0 to {MAX_SECONDS}.")
+        for name in ZERO_OR_MORE
+        if not 0 <= (value := getattr(conf, name)) <= MAX_SECONDS
+    ]
+    return found
+
+
+def _unreadable(conf: Conf) -> list[Problem]:
+    """Texts of the right type that mean nothing. A URL is not repeated: it may hold a password."""
+    found = []
     try:
         TrustedProxies(conf.trusted_proxies)
     except ValueError as exc:
-        found.append(Problem("E004", f"{SETTING}['TRUSTED_PROXIES']: {exc}", "Write networks such as '10.0.0.0/8'."))
+        found.append(_e004("TRUSTED_PROXIES", f": {exc}", "Write networks such as '10.0.0.0/8'."))
+    hint = "Write origins such as 'https://app.example.com'."
+    found += [_e004("CORS_ORIGINS", f" holds {each!r}.", hint) for each in conf.cors_origins if not _is_origin(each)]
+    try:
+        parse_url(conf.redis_url or "redis://")  # type: ignore[no-untyped-call] # redis-py has no types here
+    except ValueError:
+        hint = "Write redis://host:6379/0, rediss://host or unix:///path/to/socket."
+        found.append(_e004("REDIS_URL", " is not the URL of a Redis server.", hint))
     return found
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return text == "null" or (text.isascii() and bool(parts.netloc) and text == f"{parts.scheme}://{parts.netloc}")
 
 
 def _forget(*, setting: str, **_: object) -> None:

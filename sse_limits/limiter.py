@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from django.conf import settings
+from django.utils.encoding import force_bytes
 
 from .conf import Conf, base_dir, get_conf
 from .core.decisions import NODE_BYTES, DecisionMint, node_name
@@ -62,7 +63,7 @@ class Limiter:
         self._own: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._orders = itertools.count(1)
-        self._key = hmac.digest(settings.SECRET_KEY.encode(), b"sse_limits.decisions.v1", "sha256")
+        self._key = hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
         self._decisions = DecisionMint(self._key, self.node)
         self._resolve = lru_cache(maxsize=4096)(self._resolve_uncached)
         self._reachable = True

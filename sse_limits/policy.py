@@ -6,6 +6,7 @@ The source is the `POLICY` dict of the settings; models will fill the same snaps
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -24,8 +25,13 @@ BUILT_IN: Mapping[str, Any] = {
     }
 }
 
-SECTIONS = ("tiers", "tenants", "memberships", "users")
-
+BY_SLUG = ("tiers", "tenants")
+ENTRY_KEYS: Mapping[str, tuple[str, ...]] = {
+    "tiers": ("name", *FIELDS),
+    "tenants": ("name", "tier", "suspended", *FIELDS),
+    "memberships": ("tenant", "user", "is_default"),
+    "users": ("tenant", "user", "suspended", *FIELDS),
+}
 
 TenantResolver = Callable[[str, Policy], str | None]
 
@@ -42,18 +48,31 @@ def get_policy() -> Policy:
 def problems(conf: Conf) -> list[Problem]:
     """Everything that is wrong with the policy in the settings."""
     raw = conf.policy or BUILT_IN
-    found: list[Problem] = []
-    found += _unknown("POLICY", raw, SECTIONS)
-    for slug, entry in _items(raw, "tiers"):
-        found += _entry_problems(f"POLICY['tiers'][{slug!r}]", entry, ("name", *FIELDS))
-    for slug, entry in _items(raw, "tenants"):
-        found += _entry_problems(f"POLICY['tenants'][{slug!r}]", entry, ("name", "tier", "suspended", *FIELDS))
-        found += _slug_problems(slug)
-    for position, entry in enumerate(raw.get("memberships", ())):
-        found += _entry_problems(f"POLICY['memberships'][{position}]", entry, ("tenant", "user", "is_default"))
-    for position, entry in enumerate(raw.get("users", ())):
-        found += _entry_problems(f"POLICY['users'][{position}]", entry, ("tenant", "user", "suspended", *FIELDS))
+    found = _unknown("POLICY", raw, tuple(ENTRY_KEYS))
+    for section, known in ENTRY_KEYS.items():
+        found += _section_problems(section, raw.get(section, {} if section in BY_SLUG else []), known)
     return found or _reference_problems(conf, raw)
+
+
+def _section_problems(section: str, raw: Any, known: tuple[str, ...]) -> list[Problem]:
+    where = f"POLICY[{section!r}]"
+    if section in BY_SLUG and not isinstance(raw, Mapping):
+        return [_e005(f"{where} is {raw!r}, which is not a dict.", "Write {'slug': {...}, ...}.")]
+    if section not in BY_SLUG and not isinstance(raw, (list, tuple)):
+        return [_e005(f"{where} is {raw!r}, which is not a list.", "Write [{'user': 'name', ...}, ...].")]
+    found = []
+    for key, entry in raw.items() if isinstance(raw, Mapping) else enumerate(raw):
+        found += _slug_problems(section, key)
+        if isinstance(entry, Mapping):
+            found += _entry_problems(f"{where}[{key!r}]", entry, known)
+        else:
+            hint = f"Its keys: {', '.join(known)}."
+            found.append(_e005(f"{where}[{key!r}] is {entry!r}, which is not a dict.", hint))
+    return found
+
+
+def _e005(message: str, hint: str) -> Problem:
+    return Problem("E005", f"{SETTING}: {message}", hint)
 
 
 def _items(raw: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -67,29 +86,51 @@ def _unknown(where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> li
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
-            found.append(Problem("E005", f"{SETTING}: {where} has no {key!r}.", hint))
+            found.append(_e005(f"{where} has no {key!r}.", hint))
     return found
 
 
 def _entry_problems(where: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> list[Problem]:
     found = _unknown(where, entry, known)
-    for name in ("user_limit", "tenant_limit", "address_limit"):
-        value = entry.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            message = f"{SETTING}: {where}[{name!r}] is {value!r}."
-            found.append(Problem("E005", message, "Write a whole number of streams, or None to inherit."))
-    choice = entry.get("at_user_limit")
-    if choice is not None and choice not in list(AtUserLimit):
-        message = f"{SETTING}: {where}['at_user_limit'] is {choice!r}."
-        found.append(Problem("E005", message, "Write 'reject' or 'evict'."))
+    for name, (is_right, hint) in VALUES.items():
+        if name in known and name in entry and not is_right(entry[name]):
+            found.append(_e005(f"{where}[{name!r}] is {entry[name]!r}.", hint))
     return found
 
 
-def _slug_problems(slug: str) -> list[Problem]:
-    if slug and slug.isascii() and all(char.isalnum() or char in "-_" for char in slug):
-        return []
-    hint = "Use letters, digits, '-' and '_': tenants stand in keys and topics."
-    return [Problem("E005", f"{SETTING}: the tenant {slug!r} is not a slug.", hint)]
+def _is_limit(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_switch(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_LIMIT = (_is_limit, "Write a whole number of streams, or None to inherit.")
+_SWITCH = (_is_switch, "Write True or False.")
+VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "name": (_is_text, "Write a text for people to read."),
+    "suspended": _SWITCH,
+    "is_default": _SWITCH,
+    "user_limit": _LIMIT,
+    "tenant_limit": _LIMIT,
+    "address_limit": _LIMIT,
+    "at_user_limit": (lambda value: value is None or value in list(AtUserLimit), "Write 'reject' or 'evict'."),
+}
+
+
+def _slug_problems(section: str, slug: object) -> list[Problem]:
+    is_text = isinstance(slug, str) and slug != ""
+    if section == "tiers" and not is_text:
+        return [_e005(f"the tier {slug!r} is not a slug.", "Use a text such as 'free'.")]
+    if section == "tenants" and not (is_text and re.fullmatch("[A-Za-z0-9_-]+", str(slug))):
+        hint = "Use letters, digits, '-' and '_': tenants stand in keys and topics."
+        return [_e005(f"the tenant {slug!r} is not a slug.", hint)]
+    return []
 
 
 def _reference_problems(conf: Conf, raw: Mapping[str, Any]) -> list[Problem]:
@@ -104,9 +145,20 @@ def _reference_problems(conf: Conf, raw: Mapping[str, Any]) -> list[Problem]:
                 where = f"POLICY[{section!r}][{position}]['tenant']"
                 found += _reference(where, entry.get("tenant"), "tenant", tenants)
             if not isinstance(entry.get("user"), str) or not entry["user"]:
-                message = f"{SETTING}: POLICY[{section!r}][{position}] names no user."
-                found.append(Problem("E005", message, "Write 'user': the user name."))
-    return found
+                found.append(_e005(f"POLICY[{section!r}][{position}] names no user.", "Write 'user': the user name."))
+    return found + _resolver_problems(conf.tenant_resolver)
+
+
+def _resolver_problems(path: str | None) -> list[Problem]:
+    if path is None:
+        return []
+    hint = "Write the dotted path of a function (user name, policy) -> tenant slug or None."
+    where = f"{SETTING}: TENANT_RESOLVER is {path!r}, which"
+    try:
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as exc:  # the last two: of a path that is no path
+        return [Problem("E006", f"{where} cannot be imported: {exc}.", hint)]
+    return [] if callable(found) else [Problem("E006", f"{where} is not a function.", hint)]
 
 
 def _reference(where: str, value: object, kind: str, known: tuple[str, ...]) -> list[Problem]:

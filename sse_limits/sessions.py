@@ -12,6 +12,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from time import monotonic
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user
@@ -61,14 +62,28 @@ class SessionUsers:
         return name
 
 
+class _Snapshot(dict[str, Any]):
+    """A session's data without its store: what `get_user` would write, the browser would never hear of.
+
+    After a change of SECRET_KEY it gives the session a new key, and the user would be logged out.
+    """
+
+    def cycle_key(self) -> None:
+        """Keep the key."""
+
+    def flush(self) -> None:
+        """Keep the row: the next page ends the session."""
+
+
 def read_user(session_key: str) -> str | None:
     """Ask Django's session engine and authentication backends; blocks."""
     close_old_connections()
     try:
         request = HttpRequest()
-        request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+        found = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+        request.session = _Snapshot(found.items())  # type: ignore[assignment] # all that `get_user` needs
         user = get_user(request)
-        return user.get_username() if user.is_authenticated else None
+        return (str(user.get_username()) or None) if user.is_authenticated else None
     except Exception as exc:  # whatever engine and backends the project chose may raise: never a 500 for a connect
         raise SessionsUnavailable(str(exc)) from exc
     finally:

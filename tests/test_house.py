@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "sse_limits"
 # What would give the pure core a clock, an event loop, a thread, a socket or a file.
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "sched", "signal", "subprocess", "threading", "time"),
-    *("http", "select", "selectors", "socket", "socketserver", "ssl", "urllib.request"),
+    *("http.client", "http.server", "select", "selectors", "socket", "socketserver", "ssl", "urllib.request"),
     *("io", "logging", "os", "pathlib", "tempfile"),
 }
 

@@ -128,7 +128,7 @@ class Policy:
 
     def resolve(self, identity: Identity) -> Limits | Reject:
         """Find the limits of `identity`, or why it may not stream."""
-        if identity.user is None:
+        if not identity.user:
             return self._effective(self.anonymous_tier, None, None)
         tenant_slug = self._tenant_of(identity)
         if isinstance(tenant_slug, Reject):

@@ -36,6 +36,7 @@ HANDLE = "sse_limits"  # the key of the scope under which an app finds its guard
 MAILBOX_MESSAGES = 64
 MAILBOX_BYTES = 1 << 20
 GOODBYE_SECONDS = 1.0
+LINGER_SECONDS = 0.1
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
@@ -161,6 +162,7 @@ class GuardedStream:
             await self._respond("http.response", found)
         elif "websocket.http.response" in (self.scope.get("extensions") or {}):
             await self._respond("websocket.http.response", found)
+            await self._linger()
         else:
             await self._send({"type": "websocket.close", "code": found.close_code, "reason": found.close_reason})
 
@@ -169,6 +171,21 @@ class GuardedStream:
         body = b"" if is_bodiless else found.body
         await self._send({"type": f"{kind}.start", "status": found.status, "headers": found.headers})
         await self._send({"type": f"{kind}.body", "body": body})
+
+    async def _linger(self) -> None:
+        """After a denial, wait until the server says that the connection is closed, or says nothing more.
+
+        Uvicorn (0.54) logs an error for each app that returns earlier; its second disconnect is the closed connection.
+        """
+        if self._pump_task is not None or self._passing:
+            return
+        disconnects = 0
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while disconnects < 2:
+                    disconnects += is_disconnect(await self._receive())
+        except TimeoutError:
+            pass
 
     async def _reject_by_event(self, found: Answer) -> None:
         if self.is_websocket:
@@ -261,6 +278,8 @@ class GuardedStream:
         """Run the app; whatever happens, the slot is given back and nothing of ours goes on."""
         try:
             async with asyncio.timeout(None) as self._deadline:
+                if self._gone is not None:  # left between admission and now
+                    self._cancel_later()
                 await app(scope, self.receive, self.send)
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
@@ -277,6 +296,8 @@ class GuardedStream:
             self._close()
 
     def _close(self) -> None:
+        if self._gone is None:  # so that a lease that is being won again at this moment is given back too
+            self._gone = self._disconnect(1000)
         self._give_back()
         if self._pump_task is not None:
             self._pump_task.cancel()

@@ -154,7 +154,7 @@ class Node:
 def lowest_free_descriptor() -> int:
     """The number that the next file or socket would get; the limit itself when there is none left."""
     try:
-        descriptor = os.dup(0)
+        descriptor = os.open(os.devnull, os.O_RDONLY)
     except OSError:
         return getrlimit(RLIMIT_NOFILE)[0]
     os.close(descriptor)

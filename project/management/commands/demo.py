@@ -26,7 +26,7 @@ from sse_limits.slots.base import SlotStore, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
 from sse_limits.streams.tokens import TokenKeys, mint
 
-READY_SECONDS = 30
+READY_SECONDS = 60
 HEADER_EVERY = 20
 WATCHED = (keys.fleet(), keys.user("acme", "alice"), keys.user("globex", "gus"), keys.address("127.0.0.1"))
 HEADER = (

@@ -18,6 +18,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from sse_limits.conf import get_conf
 
 DRAIN_SECONDS = 3
+HEALTHCHECK_SECONDS = 30
 MAX_BACKLOG = 2048
 
 
@@ -77,6 +78,8 @@ def serve_uvicorn(app: str, port: int, backlog: int, workers: int, log_level: st
     """
     command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", str(workers), "--backlog", str(backlog), "--log-level", log_level]
+    if workers > 1:  # by default a worker that needs more than 5 s to import is taken for hung, again and again
+        command += ["--timeout-worker-healthcheck", str(HEALTHCHECK_SECONDS)]
     command += ["--no-proxy-headers", "--timeout-graceful-shutdown", str(DRAIN_SECONDS)]
     os.execv(sys.executable, command)
 

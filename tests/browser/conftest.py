@@ -1,0 +1,71 @@
+"""Debian's Chromium, driven by Playwright, and the demo site behind it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from sse_limits.slots.embedded import find_server
+from tests.servers.harness import ServerProcess
+from tests.servers.slots import Store
+
+# The last ones keep Chromium from calling its maker, which a machine without a network refuses many times a second.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        if os.environ.get("CI"):
+            pytest.fail("no chromium, and CI is set")
+        pytest.skip("not run: no chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[ServerProcess]:
+    binary = find_server()
+    assert binary is not None, "the embedded extra brings one"
+    store = Store("valkey", str(binary))
+    env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
+    server = ServerProcess(
+        "uvicorn", env | {"DJANGO_SETTINGS_MODULE": "project.settings"}, app="project.asgi:application"
+    )
+    server.wait_until_ready()
+    yield server
+    server.stop()
+    store.end()
+
+
+@pytest.fixture
+def page(browser: Browser, demo: ServerProcess) -> Iterator[Page]:
+    """A page of the site's own origin, without any script of ours."""
+    context = browser.new_context(base_url=demo.url)
+    found = context.new_page()
+    found.goto("/healthz")
+    yield found
+    context.close()
