@@ -76,11 +76,13 @@ class Limiter:
         if isinstance(claim, Reject):
             return claim
         confirmed = None
+        deadline = asyncio.get_running_loop().time() + self.conf.store_timeout_seconds
         try:
-            async with asyncio.timeout(self.conf.store_timeout_seconds):
-                found = await self.store.acquire(claim)
-                if isinstance(found, Full) and found.victim is not None:
-                    confirmed = self._order_end(found.victim)
+            found = await self.store.acquire(claim)
+            if isinstance(found, Full) and found.victim is not None:
+                confirmed = self._order_end(found.victim)
+                claim = self._recounted(claim)
+                async with asyncio.timeout_at(deadline):
                     found = await self.store.swap(claim, found.victim.stream)
         except (StoreUnavailable, TimeoutError) as exc:
             return self._unavailable(exc)
@@ -99,9 +101,8 @@ class Limiter:
         if isinstance(claim, Reject):
             return claim
         try:
-            async with asyncio.timeout(self.conf.store_timeout_seconds):
-                found = await self.store.peek(claim)
-        except (StoreUnavailable, TimeoutError) as exc:
+            found = await self.store.peek(claim)
+        except StoreUnavailable as exc:
             return self._unavailable(exc)
         self._answered()
         return rejected(claim, found) if isinstance(found, Full) else None
@@ -165,8 +166,18 @@ class Limiter:
 
     def _resolve_uncached(self, user: str | None, tenant: str | None, tier: str | None) -> Limits | Reject:
         if user is not None and tenant is None:
-            tenant = resolve_tenant(user, self.policy, self.conf)
+            try:
+                tenant = resolve_tenant(user, self.policy, self.conf)
+            except (
+                Exception
+            ):  # the project's own code: never a 500 for a connect, and never a stream without its limits
+                log.exception("TENANT_RESOLVER failed for a user: rejected with 503")
+                return Reject(Reason.STORE)
         return self.policy.resolve(Identity(user=user, tenant=tenant, tier=tier))
+
+    def _recounted(self, claim: Claim) -> Claim:
+        """The claim with what this node holds now: the victim may have been ours, and have ended meanwhile."""
+        return claim._replace(demands=tuple(d._replace(own=self._own.get(d.key, 0)) for d in claim.demands))
 
     def _order_end(self, victim: Victim) -> asyncio.Future[bool]:
         """Order the victim's end before its place is taken: its node must know why its lease is gone."""
@@ -199,7 +210,8 @@ class Limiter:
     def _unavailable(self, exc: Exception) -> Reject:
         if self._reachable:
             self._reachable = False
-            log.warning("the slot store does not answer (%s): streams are rejected with 503 until it does", exc)
+            cause = str(exc) or f"no answer within {self.conf.store_timeout_seconds:g} s"
+            log.warning("the slot store does not answer (%s): streams are rejected with 503 until it does", cause)
         return Reject(Reason.STORE)
 
     def _answered(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from importlib import import_module
 from time import monotonic
 from typing import Any
@@ -22,6 +23,7 @@ from django.http import HttpRequest
 from sse_limits.slots.base import SseLimitsError
 
 CACHE_SIZE = 10_000
+LOOK_UP_SECONDS = 2.0
 
 
 class SessionsUnavailable(SseLimitsError):
@@ -33,30 +35,39 @@ class SessionUsers:
 
     def __init__(self, cache_seconds: float) -> None:
         self._cache_seconds = cache_seconds
-        self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
-        self._asked: dict[str, asyncio.Future[str | None]] = {}
+        self._known: OrderedDict[bytes, tuple[float, str | None]] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Future[str | None]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sse_limits.sessions")
 
     async def find(self, session_key: str) -> str | None:
         """The name of the logged-in, active user, else None. Raises `SessionsUnavailable`."""
-        known = self._known.get(session_key)
+        digest = blake2b(session_key.encode(), digest_size=16).digest()  # keys are secrets, and of any length
+        known = self._known.get(digest)
         if known is not None and known[0] > monotonic():
             return known[1]
-        asked = self._asked.get(session_key)
+        asked = self._asked.get(digest)
         if asked is None:
-            asked = asyncio.ensure_future(self._look_up(session_key))
-            self._asked[session_key] = asked
-            asked.add_done_callback(lambda _: self._asked.pop(session_key, None))
-        return await asyncio.shield(asked)
+            asked = self._asked[digest] = asyncio.ensure_future(self._look_up(session_key, digest))
+            asked.add_done_callback(lambda done: self._forget_asked(done, digest))
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                return await asyncio.shield(asked)
+        except TimeoutError:
+            raise SessionsUnavailable(f"no answer within {LOOK_UP_SECONDS:g} s") from None
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False)
 
-    async def _look_up(self, session_key: str) -> str | None:
+    def _forget_asked(self, done: asyncio.Future[str | None], digest: bytes) -> None:
+        self._asked.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # seen, also when nobody waits any more
+
+    async def _look_up(self, session_key: str, digest: bytes) -> str | None:
         name = await asyncio.get_running_loop().run_in_executor(self._thread, read_user, session_key)
-        self._known[session_key] = (monotonic() + self._cache_seconds, name)
-        self._known.move_to_end(session_key)
+        self._known[digest] = (monotonic() + self._cache_seconds, name)
+        self._known.move_to_end(digest)
         if len(self._known) > CACHE_SIZE:
             self._known.popitem(last=False)
         return name

@@ -84,7 +84,7 @@ def _head(at: int, node: bytes, policy_version: int, reject: Reject) -> tuple[by
 
 def explain(text: str, key: bytes) -> Decision | None:
     """Read an id, in either case; None when it is not one that `key` made."""
-    if len(text) != CHARS or not text.isascii():  # some letters beyond ASCII have ASCII capitals: "ſ".upper() is "S"
+    if len(text) != CHARS or not text.isascii():  # some letters beyond it have ASCII capitals: U+017F has "S"
         return None
     try:
         raw = b32decode(text.upper())
@@ -119,7 +119,6 @@ def _encode(block: bytes) -> str:
     """Base32 of five bytes; base64.b32encode costs several times as much, and every rejection pays for it."""
     number = int.from_bytes(block)
     return _PAIRS[number >> 30] + _PAIRS[number >> 20 & 1023] + _PAIRS[number >> 10 & 1023] + _PAIRS[number & 1023]
-
 
 
 def _mac(key: bytes, packed: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -127,6 +128,12 @@ LIMIT_REASONS = {
 TERMINAL_RETRY_SECONDS = 3600
 
 
+Headers = list[tuple[bytes, bytes]]
+
+# Caches may keep these without being asked (RFC 9110, 15.1); the other statuses of the table they never keep.
+CACHEABLE = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+
+
 class Reject(NamedTuple):
     """A stream that is not admitted: why, and at a limit whose, how high and how full."""
 
@@ -140,7 +147,7 @@ class Answer(NamedTuple):
     """A rejection as the transports send it; `headers` lower-case, as ASGI wants them. With 204 no body is sent."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     body: bytes
     close_code: int
     close_reason: str
@@ -154,19 +161,9 @@ def answer(reject: Reject, decision: str, turn: int) -> Answer:
     if cause.retry_seconds is not None:
         base, spread = cause.retry_seconds
         retry_after = base + turn % spread
-    body = _body(reject, cause, decision, retry_after)
-    headers = [(b"cache-control", b"no-store")]
-    if cause.status != HTTPStatus.NO_CONTENT:
-        headers += [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]
-    if cause.status == HTTPStatus.UNAUTHORIZED:
-        headers.append((b"www-authenticate", b"Bearer"))
-    elif cause.status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append((b"allow", b"GET, HEAD, OPTIONS"))
-    elif retry_after is not None:
-        headers.append((b"retry-after", b"%d" % retry_after))
-        if reject.limit is not None and reject.scope is not None:
-            headers += _ratelimit(reject.scope, reject.limit, retry_after)
-    return Answer(int(cause.status), headers, body, cause.close_code, reject.reason, retry_after)
+    headers, before, after = _prepared(reject, retry_after, len(decision))
+    body = before + decision.encode() + after
+    return Answer(int(cause.status), [*headers], body, cause.close_code, reject.reason, retry_after)
 
 
 def rejected_event(refusal: Answer) -> bytes:
@@ -175,7 +172,7 @@ def rejected_event(refusal: Answer) -> bytes:
     return event("rejected", refusal.body.decode(), retry_ms=wait * 1000)
 
 
-def _ratelimit(scope: Scope, limit: int, retry_after: int) -> list[tuple[bytes, bytes]]:
+def _ratelimit(scope: Scope, limit: int, retry_after: int) -> Headers:
     """The fields of draft-ietf-httpapi-ratelimit-headers-10, with the quota unit `concurrent-requests`."""
     name = scope.encode()
     return [
@@ -184,43 +181,41 @@ def _ratelimit(scope: Scope, limit: int, retry_after: int) -> list[tuple[bytes, 
     ]
 
 
-def _template(reason: Reason, cause: Cause, *, counted: bool, scoped: bool) -> str:
-    """The problem body of a reason (RFC 9457) with places for what changes: formatting is cheaper than dumping."""
-    problem: dict[str, object] = {
+@lru_cache(maxsize=1024)
+def _prepared(reject: Reject, retry_after: int | None, decision_size: int) -> tuple[Headers, bytes, bytes]:
+    """The headers, and the body (RFC 9457) before and after the decision: all that like rejections share."""
+    cause = CAUSES[reject.reason]
+    counts = {"limit": reject.limit, "in_use": reject.in_use}
+    problem = {
         "type": "about:blank",
         "title": cause.status.phrase,
         "status": int(cause.status),
-        "detail": cause.detail,
+        "detail": cause.detail % {**counts, "retry_after": retry_after},
         "error": cause.error,
-        "reason": reason,
+        "reason": reject.reason,
         "layer": cause.layer,
-    }
-    if scoped:
-        problem["scope"] = "%(scope)s"
-    text = json.dumps(problem)[:-1]
-    if counted:
-        text += ', "limit": %(limit)d, "in_use": %(in_use)d'
-    if cause.retry_seconds is not None:
-        text += ', "retry_after": %(retry_after)d'
-    return text + ', "decision": "%(decision)s"}'
-
-
-_TEMPLATES = {
-    (reason, counted, scoped): _template(reason, cause, counted=counted, scoped=scoped)
-    for reason, cause in CAUSES.items()
-    for counted in (False, True)
-    for scoped in (False, True)
-    if counted or "%(limit)d" not in cause.detail
-}
-
-
-def _body(reject: Reject, cause: Cause, decision: str, retry_after: int | None) -> bytes:
-    template = _TEMPLATES[reject.reason, reject.limit is not None, reject.scope is not None]
-    values = {
         "scope": reject.scope,
-        "limit": reject.limit,
-        "in_use": reject.in_use,
+        **counts,
         "retry_after": retry_after,
-        "decision": decision,
     }
-    return (template % values).encode()
+    told = json.dumps({name: value for name, value in problem.items() if value is not None})
+    before, after = told[:-1].encode() + b', "decision": "', b'"}'
+    size = len(before) + decision_size + len(after)
+    return _headers(reject, cause, retry_after, size), before, after
+
+
+def _headers(reject: Reject, cause: Cause, retry_after: int | None, size: int) -> Headers:
+    headers: Headers = []
+    if cause.status in CACHEABLE:
+        headers.append((b"cache-control", b"no-store"))
+    if cause.status != HTTPStatus.NO_CONTENT:
+        headers += [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % size)]
+    if cause.status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    elif cause.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers.append((b"allow", b"GET, HEAD, OPTIONS"))
+    elif retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+        if reject.limit is not None and reject.scope is not None:
+            headers += _ratelimit(reject.scope, reject.limit, retry_after)
+    return headers

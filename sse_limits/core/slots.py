@@ -138,9 +138,9 @@ class SlotModel:
         return sum(deadline > now for deadline in self.members.get(key, {}).values())
 
     def peek(self, claim: Claim, now: int) -> Admitted | Full:
-        """Answer what `acquire` would, and take nothing. A claim that may evict is answered as admitted."""
+        """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
         full = self._first_full(claim, now, victim=None)
-        return Admitted(now) if full is None or (claim.evict and full.position == 0) else full
+        return Admitted(now) if full is None or full.victim is not None else full
 
     def acquire(self, claim: Claim, now: int) -> Admitted | Full:
         """Take a slot in all scopes, or none and say which is full (and who could give way)."""

@@ -46,7 +46,7 @@ class SlotStore(Protocol):
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
 
     async def peek(self, claim: Claim) -> Admitted | Full:
-        """Answer what `acquire` would, and take nothing."""
+        """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""

@@ -46,23 +46,20 @@ class OrderDesk:
         args = (channel, json.dumps(asdict(order)), self._lease_ms, ORDERS_KEPT)
         ack = self._acks[order.id] = asyncio.get_running_loop().create_future()
         sent = self._decisions.run(self._script, [channel], args)
-        return asyncio.ensure_future(self._confirmed(order, sent, ack, ack_seconds))
+        confirmed = asyncio.ensure_future(self._confirmed(sent, ack, ack_seconds))
+        confirmed.add_done_callback(lambda _: self._acks.pop(order.id, None))
+        return confirmed
 
-    async def _confirmed(
-        self, order: Order, sent: asyncio.Future[Any], ack: asyncio.Future[None], ack_seconds: float
-    ) -> bool:
+    async def _confirmed(self, sent: asyncio.Future[Any], ack: asyncio.Future[None], ack_seconds: float) -> bool:
+        _, receivers = await sent
+        if not receivers:
+            return False
         try:
-            _, receivers = await sent
-            if not receivers:
-                return False
             async with asyncio.timeout(ack_seconds):
                 await ack
         except TimeoutError:
             return False
-        else:
-            return True
-        finally:
-            del self._acks[order.id]
+        return True
 
     async def unread(self) -> list[Order]:
         """The orders to the listening node since the last call."""

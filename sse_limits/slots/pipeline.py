@@ -9,8 +9,9 @@ redis-py's own retries and timeouts stay off: with them a stalled server costs s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
@@ -22,6 +23,7 @@ from .base import StoreUnavailable
 from .scripts import Script
 
 BATCH = 512
+GRACE_SECONDS = 0.02
 
 Command = tuple[Any, ...]  # of str, int and bytes
 
@@ -30,6 +32,7 @@ class _Call(NamedTuple):
     command: Command
     script: Script | None
     packed: bytes
+    deadline: float
     reply: asyncio.Future[Any]
 
 
@@ -68,7 +71,8 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         # hiredis packs a script call in 2 µs, redis-py's own packer in 30 (redis-py 8.1, measured). Here, so that what
         # cannot be sent (a lone surrogate) raises at its caller, and never in the exchange of many.
-        call = _Call(command, script, pack_command(command), loop.create_future())
+        deadline = loop.time() + self._timeout_seconds
+        call = _Call(command, script, pack_command(command), deadline, loop.create_future())
         self._waiting.append(call)
         if self._task is None:
             # A context of its own: the exchange serves many callers and must not keep one caller's variables alive.
@@ -81,7 +85,8 @@ class Pipeline:
             while self._waiting:
                 batch = [call for call in self._waiting[:BATCH] if not call.reply.done()]
                 del self._waiting[:BATCH]
-                await self._exchange_safely(batch)
+                if batch:
+                    await self._exchange_safely(batch)
         finally:
             self._task = None
             for call in batch + self._waiting:
@@ -90,7 +95,7 @@ class Pipeline:
 
     async def _exchange_safely(self, batch: list[_Call]) -> None:
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with deadline_at(batch[0].deadline):
                 forgotten = await self._exchange(batch)
                 if forgotten:
                     await self._exchange(forgotten)
@@ -107,6 +112,9 @@ class Pipeline:
     async def _exchange(self, batch: list[_Call]) -> list[_Call]:
         """Write all calls, read all replies; return those whose script the server does not know, as EVAL."""
         connection = self._connection
+        if connection is not None and await connection.can_read():  # nothing is owed: the server has hung up
+            await self._disconnect()
+            connection = None
         if connection is None:
             connection = self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call] # redis-py leaves it so
             await connection.connect()
@@ -122,7 +130,7 @@ class Pipeline:
                     fail(call.reply, exc)
                 else:
                     command = call.script.eval(call.command)
-                    forgotten.append(_Call(command, None, pack_command(command), call.reply))
+                    forgotten.append(_Call(command, None, pack_command(command), call.deadline, call.reply))
             except ResponseError as exc:
                 stale = stale or isinstance(exc, ReadOnlyError)
                 fail(call.reply, exc)
@@ -137,6 +145,21 @@ class Pipeline:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
+
+
+@contextlib.asynccontextmanager
+async def deadline_at(when: float) -> AsyncIterator[None]:
+    """Raise `TimeoutError` at `when` (loop time), but not before what has come by then was read.
+
+    After this process stood still, a timer and the reply are both due; a plain timeout would always win.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as timeout:
+        timer = loop.call_at(when, lambda: timeout.reschedule(loop.time() + GRACE_SECONDS))
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def fail(reply: asyncio.Future[Any], exc: Exception) -> None:

@@ -51,7 +51,7 @@ class RedisStore:
         self._decisions = Pipeline(self._pool, timeout_seconds)
         self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
         self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
-        self._unsure: deque[Held] = deque(maxlen=UNSURE_AT_MOST)
+        self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
         self._settling: asyncio.Task[None] | None = None
         self._is_closed = False
         self._acquire = scripts.load("acquire")
@@ -73,9 +73,8 @@ class RedisStore:
         return verdict(await self._sure(self._swap, claim, args))
 
     async def peek(self, claim: Claim) -> Admitted | Full:
-        """Answer what `acquire` would, and take nothing. A claim that may evict is answered as admitted."""
-        found = verdict(await self._decisions.run(self._peek, [d.key for d in claim.demands], limits(claim)))
-        return Admitted(found.now) if isinstance(found, Full) and claim.evict and found.position == 0 else found
+        """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
+        return verdict(await self._decisions.run(self._peek, keys_of(claim), [int(claim.evict), *limits(claim)]))
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
@@ -128,11 +127,10 @@ class RedisStore:
 
     async def _sure(self, script: scripts.Script, claim: Claim, args: Sequence[str | int]) -> list[Any]:
         """Run an acquire or a swap; without an answer the slots may be held all the same."""
-        keys = [demand.key for demand in claim.demands]
         try:
-            return list(await self._decisions.run(script, keys if claim.age is None else [*keys, claim.age], args))
+            return list(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._doubt(Held(claim.stream, tuple(keys), claim.age))
+            self._doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
             raise
 
     def _send_release(self, held: Held) -> asyncio.Future[Any]:
@@ -144,7 +142,8 @@ class RedisStore:
             self._doubt(held)
 
     def _doubt(self, held: Held) -> None:
-        self._unsure.append(held)
+        give_up_at = asyncio.get_running_loop().time() + self._lease_ms / 1000  # by then the lease has ended
+        self._unsure.append((give_up_at, held))
         if self._settling is None and not self._is_closed:
             self._settling = asyncio.get_running_loop().create_task(self._settle(), context=contextvars.Context())
 
@@ -154,10 +153,11 @@ class RedisStore:
             while self._unsure:
                 batch = [self._unsure.popleft() for _ in range(min(UNSURE_BATCH, len(self._unsure)))]
                 try:
-                    await gather(self._send_release(held) for held in batch)
-                    await gather(self._send_release(held) for held in batch)
+                    await gather(self._send_release(held) for _, held in batch)
+                    await gather(self._send_release(held) for _, held in batch)
                 except StoreUnavailable:
-                    self._unsure.extend(batch)
+                    now = asyncio.get_running_loop().time()
+                    self._unsure.extend(entry for entry in batch if entry[0] > now)
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, longest)
         finally:
@@ -171,6 +171,12 @@ async def gather(replies: Iterator[asyncio.Future[Any]] | Any) -> list[Any]:
         if isinstance(answer, BaseException):
             raise answer
     return answers
+
+
+def keys_of(claim: Claim) -> list[str]:
+    """What the scripts of a decision touch: the slot sets, then the age hash of a user."""
+    found = [demand.key for demand in claim.demands]
+    return found if claim.age is None else [*found, claim.age]
 
 
 def limits(claim: Claim) -> list[int]:

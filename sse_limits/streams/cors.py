@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from django.conf import settings
+from django.apps import apps
 
 from sse_limits.conf import Conf
 
@@ -44,11 +44,13 @@ class Readers:
 
 def readers(conf: Conf) -> Readers:
     """Read the settings that are in force."""
-    if "corsheaders" not in settings.INSTALLED_APPS:
+    if not apps.is_installed("corsheaders"):
         return Readers(frozenset(origin.encode() for origin in conf.cors_origins), credentials=True)
+    from corsheaders.conf import conf as theirs  # reads the settings' older names too
+
     return Readers(
-        origins=frozenset(origin.encode() for origin in getattr(settings, "CORS_ALLOWED_ORIGINS", ())),
-        patterns=tuple(re.compile(pattern) for pattern in getattr(settings, "CORS_ALLOWED_ORIGIN_REGEXES", ())),
-        everyone=getattr(settings, "CORS_ALLOW_ALL_ORIGINS", False),
-        credentials=getattr(settings, "CORS_ALLOW_CREDENTIALS", False),
+        origins=frozenset(origin.encode() for origin in theirs.CORS_ALLOWED_ORIGINS),
+        patterns=tuple(re.compile(pattern) for pattern in theirs.CORS_ALLOWED_ORIGIN_REGEXES),
+        everyone=theirs.CORS_ALLOW_ALL_ORIGINS,
+        credentials=theirs.CORS_ALLOW_CREDENTIALS,
     )

@@ -21,7 +21,7 @@ from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject, rejected_
 from sse_limits.limiter import Lease
 from sse_limits.slots.base import Order
 
-from .identification import SUBPROTOCOL, TOKEN_SUBPROTOCOL, Request, Scope, read
+from .identification import SUBPROTOCOL, TOKEN_SUBPROTOCOL, Request, Scope, Session, read
 
 if TYPE_CHECKING:
     from .node import Node
@@ -37,6 +37,7 @@ MAILBOX_MESSAGES = 64
 MAILBOX_BYTES = 1 << 20
 GOODBYE_SECONDS = 1.0
 LINGER_SECONDS = 0.1
+MUTED_SECONDS = 0.01
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
@@ -60,7 +61,7 @@ class GuardedStream:
         "_receive",
         "_room",
         "_send",
-        "_waiter",
+        "_waiters",
         "finished",
         "identity",
         "is_websocket",
@@ -91,7 +92,7 @@ class GuardedStream:
         self._mailbox: list[Message] = []
         self._bytes = 0
         self._gone: Message | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
 
     @property
@@ -105,11 +106,14 @@ class GuardedStream:
         """Say who is asking; a stream class that does not allow anonymous clients rejects them."""
         if self.identity is None:
             self.request = read(self.scope)
-            found = await self._node.identifier.identify(self.scope, self.request)
+            identifier = self._node.identifier
+            found = identifier.identify(self.scope, self.request, anonymous=stream_class.anonymous)
+            if isinstance(found, Session):
+                found = await identifier.by_session(found, anonymous=stream_class.anonymous)
             if isinstance(found, Reject):
                 return found
             self.identity = found
-        if self.identity.user is None and not stream_class.anonymous:
+        elif self.identity.user is None and not stream_class.anonymous:
             return Reject(Reason.MISSING_TOKEN)
         return self.identity
 
@@ -210,11 +214,12 @@ class GuardedStream:
         while not self._mailbox:
             if self._gone is not None:
                 return self._gone
-            self._waiter = asyncio.get_running_loop().create_future()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)  # more than one: apps ask again before a call that they gave up has ended
             try:
-                await self._waiter
+                await waiter
             finally:
-                self._waiter = None
+                self._waiters.remove(waiter)
         message = self._mailbox.pop(0)
         self._bytes -= size(message)
         if self._room is not None and not self._room.done():
@@ -241,7 +246,8 @@ class GuardedStream:
 
     async def send(self, message: Message) -> None:
         """The app's `send`: notes how far the response is. After an end it swallows what the app still says."""
-        if self.reason is not None:
+        if self.reason is not None or self._gone is not None:
+            await asyncio.sleep(MUTED_SECONDS)  # never at once: an app that only sends would stop the event loop
             return
         match message["type"]:
             case "http.response.body":
@@ -349,8 +355,9 @@ class GuardedStream:
             self._deadline.reschedule(loop.time() + self._node.limiter.conf.cleanup_seconds)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def end(self, reason: Reason, order: Order | None = None) -> None:
         """End the stream from our side: say goodbye, give the slot back, stop the app, confirm the order."""

@@ -29,6 +29,7 @@ TOKEN_COOKIE = "sse_limits_token"
 SUBPROTOCOL = "sse_limits.v1"
 TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
+TOKENS_REMEMBERED = 4096
 
 Scope = dict[str, Any]
 
@@ -65,6 +66,13 @@ def read(scope: Scope) -> Request:
     return Request(authorization, cookie, origin, last_event_id, forwarded_for, accept_encoding)
 
 
+class Session(NamedTuple):
+    """A session cookie whose user is not known yet, and where it came from."""
+
+    key: str
+    address: str | None
+
+
 class Identifier:
     """Recognises clients by token or session. One instance serves one event loop."""
 
@@ -79,19 +87,36 @@ class Identifier:
         self._session_cookie = settings.SESSION_COOKIE_NAME.encode()
         self._origin_is_allowed = lru_cache(maxsize=1024)(origin_rule(conf))
         self._address_is_missing = False
+        self._sessions_answer = True
+        self._good_tokens: dict[tuple[bytes | str, str | None], Identity] = {}
 
-    async def identify(self, scope: Scope, request: Request) -> Identity | Reject:
-        """Say who is asking; anonymous when nothing is presented."""
+    def identify(self, scope: Scope, request: Request, *, anonymous: bool) -> Identity | Reject | Session:
+        """Say who is asking, without I/O. A `Session` still has to be looked up, by `by_session`."""
         if request.cookie is not None and not self._may_use_cookies(scope, request):
             return Reject(Reason.BAD_ORIGIN)
-        address = self._address(scope, request)
         token = self._token(scope, request)
         if token is not None:
-            return self._by_token(token, address)
+            return self._by_token(token, self._address(scope, request))
         session_key = cookie_value(request.cookie, self._session_cookie)
         if session_key:
-            return await self._by_session(session_key.decode("latin-1"), address)
-        return Identity(address=address)
+            return Session(session_key.decode("latin-1"), self._address(scope, request))
+        return Identity(address=self._address(scope, request)) if anonymous else Reject(Reason.MISSING_TOKEN)
+
+    async def by_session(self, session: Session, *, anonymous: bool) -> Identity | Reject:
+        """Look a session up; one that belongs to nobody is as good as none."""
+        try:
+            user = await self._sessions.find(session.key)
+        except SessionsUnavailable as exc:
+            if self._sessions_answer:
+                log.warning(
+                    "sessions cannot be looked up (%s): their streams are rejected with 503 until they can", exc
+                )
+            self._sessions_answer = False
+            return Reject(Reason.STORE)
+        self._sessions_answer = True
+        if user is not None:
+            return Identity(user=user, address=session.address, session=self._keys.session_id(session.key))
+        return Identity(address=session.address) if anonymous else Reject(Reason.MISSING_TOKEN)
 
     def _may_use_cookies(self, scope: Scope, request: Request) -> bool:
         if request.origin is None and scope["type"] == "http":
@@ -111,8 +136,8 @@ class Identifier:
         return None
 
     def _token(self, scope: Scope, request: Request) -> bytes | str | None:
-        if request.authorization is not None and request.authorization[:7].lower() == b"bearer ":
-            bearer: bytes = request.authorization[7:]
+        scheme, _, bearer = (request.authorization or b"").partition(b" ")
+        if scheme.lower() == b"bearer":
             return bearer.strip()
         for protocol in scope.get("subprotocols") or ():
             if protocol.startswith(TOKEN_SUBPROTOCOL):
@@ -121,15 +146,19 @@ class Identifier:
             found = parse_qs(scope["query_string"].decode("latin-1")).get("access_token")
             if found:
                 return str(found[0])
-        return cookie_value(request.cookie, TOKEN_COOKIE.encode())
+        return cookie_value(request.cookie, TOKEN_COOKIE.encode()) or None
 
     def _by_token(self, token: bytes | str, address: str | None) -> Identity | Reject:
+        """Verify a token; a good one is remembered, so that its next streams share one `Identity`."""
         now = self._clock()
+        known = self._good_tokens.get((token, address))
+        if known is not None and known.expires_at is not None and known.expires_at > now:
+            return known
         own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN.encode())
         claims = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
         if isinstance(claims, TokenFault):
             return Reject(Reason(claims.value))
-        return Identity(
+        found = Identity(
             user=claims.user,
             tenant=claims.tenant,
             tier=claims.tier,
@@ -139,27 +168,22 @@ class Identifier:
             issued_at=claims.issued_at,
             session=claims.sid,
         )
-
-    async def _by_session(self, session_key: str, address: str | None) -> Identity | Reject:
-        try:
-            user = await self._sessions.find(session_key)
-        except SessionsUnavailable as exc:
-            log.warning("sessions cannot be looked up: %s", exc)
-            return Reject(Reason.STORE)
-        if user is None:
-            return Identity(address=address)
-        return Identity(user=user, address=address, session=self._keys.session_id(session_key))
+        if len(self._good_tokens) >= TOKENS_REMEMBERED:
+            self._good_tokens.pop(next(iter(self._good_tokens)))
+        self._good_tokens[token, address] = found
+        return found
 
 
 def cookie_value(header: bytes | None, name: bytes) -> bytes | None:
-    """The value of a cookie, without quotes; None when it is not there."""
+    """The value of a cookie, without quotes; None when it is not there. The last of a name counts, as for Django."""
     if header is None or name not in header:
         return None
+    found = None
     for part in header.split(b";"):
-        key, _, value = part.strip().partition(b"=")
-        if key == name:
-            return value.strip(b'" ')
-    return None
+        key, equals, value = part.strip().partition(b"=")
+        if key == name and equals:
+            found = value.strip(b'" ')
+    return found
 
 
 def origin_rule(conf: Conf) -> Callable[[bytes | None], bool]:

@@ -173,12 +173,11 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds, f"not within {seconds} s"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.002)
     return time.monotonic() - started
 
 
 async def next_ms() -> None:
     """Let the clock move, so that what follows is younger."""
     now = epoch_ms()
-    while epoch_ms() <= now + 1:
-        await asyncio.sleep(0.001)
+    await until(lambda: epoch_ms() > now + 1)

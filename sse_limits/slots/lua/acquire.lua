@@ -10,30 +10,8 @@ local n = (#ARGV - 4) / 2
 local age = KEYS[n + 1]
 local now = now_ms()
 
--- The user's oldest living stream, unless eviction is damped, or would not make room in every other scope.
-local function victim()
-  local damper = redis.call('HGET', age, '*')
-  if damper and tonumber(string.match(damper, '^%d+')) > now then return end
-  local fields = redis.call('HGETALL', age)
-  local oldest, owner, since
-  for i = 1, #fields, 2 do
-    local acquired, holder = string.match(fields[i + 1], '^(%d+)|([^|]*)|')
-    acquired = tonumber(acquired)
-    if acquired and (not since or acquired < since or (acquired == since and fields[i] < oldest)) then
-      if is_alive(KEYS[1], fields[i], now) then oldest, owner, since = fields[i], holder, acquired end
-    end
-  end
-  if oldest and not first_full(5, n, oldest, now) then return oldest, owner end
-end
-
-local full, held = first_full(5, n, nil, now)
-if full then
-  if full == 1 and age and ARGV[4] == '1' then
-    local oldest, owner = victim()
-    if oldest then return {0, now, full, held, oldest, owner} end
-  end
-  return {0, now, full, held}
-end
+local full, held, oldest, owner = judge(5, n, age, ARGV[4] == '1', now)
+if full then return {0, now, full, held, oldest, owner} end
 add(n, age, stream, node, lease, now)
 tidy(n, age, lease, now)
 return {1, now}

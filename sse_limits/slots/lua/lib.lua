@@ -33,6 +33,29 @@ local function first_full(first, n, victim, now)
   end
 end
 
+-- The user's oldest living stream, unless eviction is damped, or would not make room in every other scope.
+local function victim(first, n, age, now)
+  local damper = redis.call('HGET', age, '*')
+  if damper and tonumber(string.match(damper, '^%d+')) > now then return end
+  local fields = redis.call('HGETALL', age)
+  local oldest, owner, since
+  for i = 1, #fields, 2 do
+    local acquired, holder = string.match(fields[i + 1], '^(%d+)|([^|]*)|')
+    acquired = tonumber(acquired)
+    if acquired and (not since or acquired < since or (acquired == since and fields[i] < oldest)) then
+      if is_alive(KEYS[1], fields[i], now) then oldest, owner, since = fields[i], holder, acquired end
+    end
+  end
+  if oldest and not first_full(first, n, oldest, now) then return oldest, owner end
+end
+
+-- The position of the first full key and its count, and who could give way for the user's own newcomer; or nil.
+local function judge(first, n, age, evict, now)
+  local full, held = first_full(first, n, nil, now)
+  if full == 1 and age and evict then return full, held, victim(first, n, age, now) end
+  return full, held
+end
+
 -- A key never expires under a living lease: its time to live only grows (PEXPIRE GT needs Redis 7).
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
