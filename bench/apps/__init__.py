@@ -1,0 +1,1 @@
+"""The ASGI apps under measurement. `bare` imports neither Django nor sse_limits: it is the floor."""
