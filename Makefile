@@ -6,6 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE # else every server that a test starts compiles Django again
 .NOTPARALLEL:
 .PHONY: help setup demo test lint migrations-check coverage bench debian-packages
 

@@ -36,6 +36,9 @@ log = logging.getLogger("sse_limits.limiter")
 
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
+NEVER_REACHED = (
+    ". Set REDIS_URL of SSE_LIMITS (in the demo: the variable SSE_LIMITS_REDIS_URL) to a running Redis >= 6.2 or Valkey"
+)
 
 
 class Lease:
@@ -66,7 +69,7 @@ class Limiter:
         self._key = hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
         self._decisions = DecisionMint(self._key, self.node)
         self._resolve = lru_cache(maxsize=4096)(self._resolve_uncached)
-        self._reachable = True
+        self._reachable: bool | None = None  # nobody has asked yet
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
@@ -94,6 +97,15 @@ class Limiter:
         if confirmed is not None and found.swapped:
             await self._confirmed(confirmed, lease)
         return lease
+
+    async def greet(self) -> None:
+        """Look for the store before a stream needs it: a wrong address is told at the start."""
+        try:
+            await self.store.usage([])
+        except StoreUnavailable as exc:
+            self._unavailable(exc)
+        else:
+            self._answered()
 
     async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
         """Say what `admit` would, and take nothing: for HEAD."""
@@ -208,16 +220,20 @@ class Limiter:
                 del self._own[key]
 
     def _unavailable(self, exc: Exception) -> Reject:
-        if self._reachable:
-            self._reachable = False
+        if self._reachable is not False:
             cause = str(exc) or f"no answer within {self.conf.store_timeout_seconds:g} s"
-            log.warning("the slot store does not answer (%s): streams are rejected with 503 until it does", cause)
+            hint = "" if self._reachable else NEVER_REACHED
+            self._reachable = False
+            log.warning(
+                "the slot store does not answer (%s): streams are rejected with 503 until it does%s", cause, hint
+            )
         return Reject(Reason.STORE)
 
     def _answered(self) -> None:
         if not self._reachable:
+            if self._reachable is False:
+                log.warning("the slot store answers again")
             self._reachable = True
-            log.warning("the slot store answers again")
 
 
 def build_limiter() -> Limiter:

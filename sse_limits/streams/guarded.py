@@ -36,6 +36,9 @@ HANDLE = "sse_limits"  # the key of the scope under which an app finds its guard
 MAILBOX_MESSAGES = 64
 MAILBOX_BYTES = 1 << 20
 GOODBYE_SECONDS = 1.0
+HTTP_RESPONSE = ("http.response.start", "http.response.body")
+WEBSOCKET_DENIAL = ("websocket.http.response.start", "websocket.http.response.body")
+NO_CONTENT = int(HTTPStatus.NO_CONTENT)
 LINGER_SECONDS = 0.1
 MUTED_SECONDS = 0.01
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -163,18 +166,18 @@ class GuardedStream:
         if stream_class.on_reject == "event" and reject.reason is not Reason.EVICTED:
             await self._reject_by_event(found)
         elif not self.is_websocket:
-            await self._respond("http.response", found)
+            await self._respond(HTTP_RESPONSE, found)
         elif "websocket.http.response" in (self.scope.get("extensions") or {}):
-            await self._respond("websocket.http.response", found)
+            await self._respond(WEBSOCKET_DENIAL, found)
             await self._linger()
         else:
             await self._send({"type": "websocket.close", "code": found.close_code, "reason": found.close_reason})
 
-    async def _respond(self, kind: str, found: Answer) -> None:
-        is_bodiless = self.scope.get("method") == "HEAD" or found.status == HTTPStatus.NO_CONTENT
-        body = b"" if is_bodiless else found.body
-        await self._send({"type": f"{kind}.start", "status": found.status, "headers": found.headers})
-        await self._send({"type": f"{kind}.body", "body": body})
+    async def _respond(self, kind: tuple[str, str], found: Answer) -> None:
+        start, body = kind
+        is_bodiless = found.status == NO_CONTENT or self.scope.get("method") == "HEAD"
+        await self._send({"type": start, "status": found.status, "headers": found.headers})
+        await self._send({"type": body, "body": b"" if is_bodiless else found.body})
 
     async def _linger(self) -> None:
         """After a denial, wait until the server says that the connection is closed, or says nothing more.

@@ -21,7 +21,7 @@ from sse_limits.core.rejections import Reason, Reject
 from sse_limits.sessions import SessionsUnavailable, SessionUsers
 
 from . import cors
-from .tokens import JwtVerifier, TokenFault, TokenKeys, verify
+from .tokens import Claims, JwtVerifier, TokenFault, TokenKeys, verify
 
 log = logging.getLogger("sse_limits.streams.identification")
 
@@ -29,7 +29,10 @@ TOKEN_COOKIE = "sse_limits_token"
 SUBPROTOCOL = "sse_limits.v1"
 TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
+OWN_TOKEN_BYTES = OWN_TOKEN.encode()
 TOKENS_REMEMBERED = 4096
+FAULTS = {fault: Reject(Reason(fault)) for fault in TokenFault}
+MISSING = Reject(Reason.MISSING_TOKEN)
 
 Scope = dict[str, Any]
 
@@ -88,7 +91,8 @@ class Identifier:
         self._origin_is_allowed = lru_cache(maxsize=1024)(origin_rule(conf))
         self._address_is_missing = False
         self._sessions_answer = True
-        self._good_tokens: dict[tuple[bytes | str, str | None], Identity] = {}
+        self._good_tokens: dict[bytes | str, Claims] = {}
+        self._identity = lru_cache(maxsize=TOKENS_REMEMBERED)(self._identity_uncached)
 
     def identify(self, scope: Scope, request: Request, *, anonymous: bool) -> Identity | Reject | Session:
         """Say who is asking, without I/O. A `Session` still has to be looked up, by `by_session`."""
@@ -96,11 +100,11 @@ class Identifier:
             return Reject(Reason.BAD_ORIGIN)
         token = self._token(scope, request)
         if token is not None:
-            return self._by_token(token, self._address(scope, request))
+            return self._by_token(token, scope, request)
         session_key = cookie_value(request.cookie, self._session_cookie)
         if session_key:
             return Session(session_key.decode("latin-1"), self._address(scope, request))
-        return Identity(address=self._address(scope, request)) if anonymous else Reject(Reason.MISSING_TOKEN)
+        return Identity(address=self._address(scope, request)) if anonymous else MISSING
 
     async def by_session(self, session: Session, *, anonymous: bool) -> Identity | Reject:
         """Look a session up; one that belongs to nobody is as good as none."""
@@ -116,7 +120,7 @@ class Identifier:
         self._sessions_answer = True
         if user is not None:
             return Identity(user=user, address=session.address, session=self._keys.session_id(session.key))
-        return Identity(address=session.address) if anonymous else Reject(Reason.MISSING_TOKEN)
+        return Identity(address=session.address) if anonymous else MISSING
 
     def _may_use_cookies(self, scope: Scope, request: Request) -> bool:
         if request.origin is None and scope["type"] == "http":
@@ -130,7 +134,7 @@ class Identifier:
         address = self._proxies.client_address(peer, request.forwarded_for)
         if address is not None:
             return group_address(address, self._ipv6_prefix)
-        if not self._address_is_missing:
+        if not self._address_is_missing and not (peer is None and is_tcp(scope)):
             self._address_is_missing = True
             log.warning("clients come without an address (peer %r): address limits do not hold for them", peer)
         return None
@@ -148,17 +152,23 @@ class Identifier:
                 return str(found[0])
         return cookie_value(request.cookie, TOKEN_COOKIE.encode()) or None
 
-    def _by_token(self, token: bytes | str, address: str | None) -> Identity | Reject:
+    def _by_token(self, token: bytes | str, scope: Scope, request: Request) -> Identity | Reject:
         """Verify a token; a good one is remembered, so that its next streams share one `Identity`."""
         now = self._clock()
-        known = self._good_tokens.get((token, address))
-        if known is not None and known.expires_at is not None and known.expires_at > now:
-            return known
-        own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN.encode())
-        claims = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
-        if isinstance(claims, TokenFault):
-            return Reject(Reason(claims.value))
-        found = Identity(
+        claims = self._good_tokens.get(token)
+        if claims is None or claims.expires_at <= now:
+            own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN_BYTES)
+            seen = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
+            if isinstance(seen, TokenFault):
+                return FAULTS[seen]
+            claims = seen
+            if len(self._good_tokens) >= TOKENS_REMEMBERED:
+                self._good_tokens.pop(next(iter(self._good_tokens)))
+            self._good_tokens[token] = claims
+        return self._identity(claims, self._address(scope, request))
+
+    def _identity_uncached(self, claims: Claims, address: str | None) -> Identity:
+        return Identity(
             user=claims.user,
             tenant=claims.tenant,
             tier=claims.tier,
@@ -168,10 +178,12 @@ class Identifier:
             issued_at=claims.issued_at,
             session=claims.sid,
         )
-        if len(self._good_tokens) >= TOKENS_REMEMBERED:
-            self._good_tokens.pop(next(iter(self._good_tokens)))
-        self._good_tokens[token, address] = found
-        return found
+
+
+def is_tcp(scope: Scope) -> bool:
+    """Whether the server listens on a port. There a client without an address is one that has gone already."""
+    server: tuple[str, int | None] = scope.get("server") or ("", None)
+    return server[1] is not None
 
 
 def cookie_value(header: bytes | None, name: bytes) -> bytes | None:

@@ -12,13 +12,14 @@ import logging
 import os
 from collections.abc import Coroutine
 from resource import RLIMIT_NOFILE, getrlimit
+from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
 
 from sse_limits.conf import SETTING
-from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.rejections import CAUSES, Reason, Reject
 from sse_limits.limiter import Limiter, build_limiter
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
@@ -72,7 +73,7 @@ class Node:
 
         The lowest free descriptor tells, sampled once a second: descriptors are given out from below.
         """
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if now >= self._sample_descriptors_at:
             self._sample_descriptors_at = now + DESCRIPTOR_SAMPLE_SECONDS
             self._is_short = lowest_free_descriptor() >= DESCRIPTOR_SHARE * getrlimit(RLIMIT_NOFILE)[0]
@@ -92,30 +93,21 @@ class Node:
         stream = self._streams.get(order.stream)
         if stream is None:  # it has ended by itself, or was ended when the order came the faster way
             self.limiter.store.confirm(order)
-        else:
+        elif order.reason in CAUSES:
             stream.end(Reason(order.reason), order)
+        else:
+            log.warning("an order of a later version is passed over: %r", order.reason)
 
     # -- leases --------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        if not await self._greet():
-            log.warning(
-                "the slot store cannot be reached: streams are rejected with 503 until it answers. Set REDIS_URL of "
-                "SSE_LIMITS (in the demo: the variable SSE_LIMITS_REDIS_URL) to a running Redis >= 6.2 or Valkey."
-            )
+        await self.limiter.greet()
         while True:
             await asyncio.sleep(self.limiter.conf.heartbeat_seconds)
             try:
                 await self.renew()
             except StoreUnavailable as exc:
                 log.debug("leases were not renewed: %s", exc)
-
-    async def _greet(self) -> bool:
-        try:
-            await self.limiter.store.usage([])
-        except StoreUnavailable:
-            return False
-        return True
 
     async def renew(self) -> None:
         """Renew every lease. A lost one that nobody ordered to end goes through the gate again."""

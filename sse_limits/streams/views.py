@@ -35,6 +35,7 @@ def limited_stream(stream_class: StreamClass | str) -> Callable[[View], View]:
             stream = getattr(request, "scope", {}).get(HANDLE)
             if not isinstance(stream, GuardedStream):
                 return _not_guarded()
+            request.META.pop("HTTP_ACCEPT_ENCODING", None)  # GZipMiddleware would hold events until its window is full
             refused = await stream.admit(admitted_class)
             if refused is not None:
                 return _response(stream.answer(refused), by_event=admitted_class.on_reject == "event")
@@ -48,6 +49,13 @@ def limited_stream(stream_class: StreamClass | str) -> Callable[[View], View]:
 
 
 def _response(found: Answer, *, by_event: bool) -> HttpResponse:
+    response = _as_django(found, by_event=by_event)
+    # As Django marks it: otherwise each rejection is a log line (503: an ERROR, and a mail to ADMINS), in a thread.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
+
+
+def _as_django(found: Answer, *, by_event: bool) -> HttpResponse:
     headers = {name.decode(): value.decode("latin-1") for name, value in found.headers if name != b"content-length"}
     if by_event and found.status >= 400:
         headers |= {"content-type": "text/event-stream"}
