@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sse_limits.core.limits import StreamClass
+from sse_limits.core.rejections import Reject
 from sse_limits.slots.base import SseLimitsError
 from sse_limits.slots.embedded import EmbeddedServerError
 
-from .guarded import HANDLE, GuardedStream, Message, Receive, Send
-from .identification import Scope
+from .guarded import HANDLE, GuardedStream, Message, Receive, Send, respond
+from .identification import Scope, read
 from .node import close_node, get_node
 
 log = logging.getLogger("sse_limits.streams.guard")
@@ -55,11 +56,19 @@ class StreamGuard:
                 await self.app(scope, receive, send)
 
     async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = GuardedStream(get_node(), scope, receive, send)
+        node = get_node()
         stream_class = self._class_of(scope["path"])
         if stream_class is None or scope.get("method") == "OPTIONS":
+            stream = GuardedStream(node, scope, receive, send)
             await stream.run(self.app, {**scope, HANDLE: stream})
             return
+        request = read(scope)
+        who = node.identifier.identify(scope, request, anonymous=stream_class.anonymous)
+        if isinstance(who, Reject) and scope["type"] == "http" and stream_class.on_reject == "status":
+            # The cheapest way out, before anything is made for a stream: what nobody may open costs next to nothing.
+            await respond(scope, send, node.answer(who, scope, request))
+            return
+        stream = GuardedStream(node, scope, receive, send, request, who)
         refused = await stream.admit(stream_class)
         if refused is not None:
             await stream.reject(refused, stream_class)

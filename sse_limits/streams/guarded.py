@@ -65,6 +65,7 @@ class GuardedStream:
         "_room",
         "_send",
         "_waiters",
+        "_who",
         "finished",
         "identity",
         "is_websocket",
@@ -75,13 +76,22 @@ class GuardedStream:
         "started",
     )
 
-    def __init__(self, node: Node, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        node: Node,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request: Request | None = None,
+        who: Identity | Reject | Session | None = None,
+    ) -> None:
         self._node = node
         self.scope = scope
         self._receive = receive
         self._send = send
         self.is_websocket = scope["type"] == "websocket"
-        self.request: Request | None = None
+        self.request = request
+        self._who = who
         self.identity: Identity | None = None
         self.lease: Lease | None = None
         self.reason: Reason | None = None
@@ -108,17 +118,22 @@ class GuardedStream:
     async def identify(self, stream_class: StreamClass) -> Identity | Reject:
         """Say who is asking; a stream class that does not allow anonymous clients rejects them."""
         if self.identity is None:
-            self.request = read(self.scope)
-            identifier = self._node.identifier
-            found = identifier.identify(self.scope, self.request, anonymous=stream_class.anonymous)
+            found = self._recognise(stream_class)
             if isinstance(found, Session):
-                found = await identifier.by_session(found, anonymous=stream_class.anonymous)
+                found = await self._node.identifier.by_session(found, anonymous=stream_class.anonymous)
             if isinstance(found, Reject):
                 return found
             self.identity = found
         elif self.identity.user is None and not stream_class.anonymous:
             return Reject(Reason.MISSING_TOKEN)
         return self.identity
+
+    def _recognise(self, stream_class: StreamClass) -> Identity | Reject | Session:
+        if self._who is not None:
+            found, self._who = self._who, None
+            return found
+        self.request = read(self.scope)
+        return self._node.identifier.identify(self.scope, self.request, anonymous=stream_class.anonymous)
 
     async def admit(self, stream_class: StreamClass) -> Reject | None:
         """Take the slots and start the pump; None when admitted. HEAD is answered alike, and takes nothing."""
@@ -149,12 +164,7 @@ class GuardedStream:
 
     def answer(self, reject: Reject) -> Answer:
         """What to tell the client; CORS headers included."""
-        found = self._node.limiter.answer(reject)
-        log.debug("rejected: %s", reject.reason)
-        found.headers.extend(self.cors_headers())
-        if self.scope.get("http_version") == "1.1" and self._node.is_short_of_descriptors():
-            found.headers.append((b"connection", b"close"))
-        return found
+        return self._node.answer(reject, self.scope, self.request)
 
     def cors_headers(self) -> list[tuple[bytes, bytes]]:
         """What lets a page of another origin read the answer, where the project allows it."""
@@ -166,18 +176,12 @@ class GuardedStream:
         if stream_class.on_reject == "event" and reject.reason is not Reason.EVICTED:
             await self._reject_by_event(found)
         elif not self.is_websocket:
-            await self._respond(HTTP_RESPONSE, found)
+            await respond(self.scope, self._send, found)
         elif "websocket.http.response" in (self.scope.get("extensions") or {}):
-            await self._respond(WEBSOCKET_DENIAL, found)
+            await respond(self.scope, self._send, found, WEBSOCKET_DENIAL)
             await self._linger()
         else:
             await self._send({"type": "websocket.close", "code": found.close_code, "reason": found.close_reason})
-
-    async def _respond(self, kind: tuple[str, str], found: Answer) -> None:
-        start, body = kind
-        is_bodiless = found.status == NO_CONTENT or self.scope.get("method") == "HEAD"
-        await self._send({"type": start, "status": found.status, "headers": found.headers})
-        await self._send({"type": body, "body": b"" if is_bodiless else found.body})
 
     async def _linger(self) -> None:
         """After a denial, wait until the server says that the connection is closed, or says nothing more.
@@ -403,6 +407,14 @@ class GuardedStream:
         if self.is_websocket:
             return {"type": "websocket.disconnect", "code": code}
         return {"type": "http.disconnect"}
+
+
+async def respond(scope: Scope, send: Send, found: Answer, kind: tuple[str, str] = HTTP_RESPONSE) -> None:
+    """Send a refusal as an HTTP response, or as the denial of a WebSocket handshake."""
+    start, body = kind
+    is_bodiless = found.status == NO_CONTENT or scope.get("method") == "HEAD"
+    await send({"type": start, "status": found.status, "headers": found.headers})
+    await send({"type": body, "body": b"" if is_bodiless else found.body})
 
 
 def is_disconnect(message: Message) -> bool:

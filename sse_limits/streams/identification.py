@@ -48,25 +48,30 @@ class Request(NamedTuple):
     accept_encoding: bool
 
 
+WANTED = frozenset((b"authorization", b"cookie", b"origin", b"last-event-id", b"x-forwarded-for", b"accept-encoding"))
+
+
 def read(scope: Scope) -> Request:
-    """Find the headers that matter; of a repeated one the last counts, X-Forwarded-For excepted."""
-    authorization = cookie = origin = last_event_id = None
-    accept_encoding = False
+    """Find the headers that matter; of a repeated one the last counts, cookies and X-Forwarded-For excepted."""
+    found: dict[bytes, bytes] = {}
     forwarded_for: list[bytes] = []
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            authorization = value
-        elif name == b"cookie":
-            cookie = value if cookie is None else cookie + b"; " + value
-        elif name == b"origin":
-            origin = value
-        elif name == b"x-forwarded-for":
-            forwarded_for.append(value)
-        elif name == b"last-event-id":
-            last_event_id = value
-        elif name == b"accept-encoding":
-            accept_encoding = True
-    return Request(authorization, cookie, origin, last_event_id, forwarded_for, accept_encoding)
+        if name in WANTED:
+            if name == b"x-forwarded-for":
+                forwarded_for.append(value)
+            elif name == b"cookie" and name in found:
+                found[name] += b"; " + value
+            else:
+                found[name] = value
+    get = found.get
+    return Request(
+        get(b"authorization"),
+        get(b"cookie"),
+        get(b"origin"),
+        get(b"last-event-id"),
+        forwarded_for,
+        b"accept-encoding" in found,
+    )
 
 
 class Session(NamedTuple):

@@ -19,14 +19,14 @@ from weakref import WeakKeyDictionary
 from django.core.signals import setting_changed
 
 from sse_limits.conf import SETTING
-from sse_limits.core.rejections import CAUSES, Reason, Reject
+from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Limiter, build_limiter
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
 
 from . import cors
 from .guarded import GuardedStream
-from .identification import Identifier
+from .identification import Identifier, Request, Scope
 
 log = logging.getLogger("sse_limits.streams.node")
 
@@ -67,6 +67,15 @@ class Node:
         """Forget a stream; doing it again changes nothing."""
         if stream.lease is not None:
             self._streams.pop(stream.lease.held.stream, None)
+
+    def answer(self, reject: Reject, scope: Scope, request: Request | None) -> Answer:
+        """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short."""
+        found = self.limiter.answer(reject)
+        log.debug("rejected: %s", reject.reason)
+        found.headers.extend(self.readers.headers(request.origin if request is not None else None))
+        if scope.get("http_version") == "1.1" and self.is_short_of_descriptors():
+            found.headers.append((b"connection", b"close"))
+        return found
 
     def is_short_of_descriptors(self) -> bool:
         """Whether rejected clients should not keep their connections: 70 % of the descriptors are in use.
