@@ -27,6 +27,7 @@ from sse_limits.streams.tokens import (
     JwtVerifier,
     TokenFault,
     TokenKeys,
+    _hmac_sha256,
     mint,
     verify,
 )
@@ -572,3 +573,8 @@ class TestJwtAttacks:
         position %= end
         changed = good[:position] + character + good[position + 1 :]
         assert changed == good or HMAC_VERIFIER.verify(changed, NOW) is TokenFault.BAD
+
+
+@given(key=st.binary(min_size=32, max_size=32), message=st.binary(max_size=300))
+def test_the_prepared_hmac_is_the_standard_one(key: bytes, message: bytes) -> None:
+    assert _hmac_sha256(key, message) == hmac.digest(key, message, "sha256")
