@@ -21,7 +21,7 @@ POLICY: dict[str, Any] = {
         {"user": "gus", "tenant": "globex"},
         {"user": "alice", "tenant": "acme"},
         {"user": "aron", "tenant": "acme"},
-        {"user": "ines", "tenant": "initech"},
+        {"user": "irma", "tenant": "initech"},
         {"user": "marta", "tenant": "acme", "is_default": True},
         {"user": "marta", "tenant": "globex"},
     ],

@@ -18,7 +18,8 @@ from tests.servers.harness import ROOT, free_port
 
 START_SECONDS = 120
 LINE = re.compile(
-    r"\d\d:\d\d:\d\d +(?P<fleet>\d+) +(?P<alice>\d+) +(?P<gus>\d+) +(?P<visitors>\d+) +\d+ +(?P<full>\d+) +(?P<forged>\d+)"
+    r"\d\d:\d\d:\d\d +(?P<fleet>\d+) +(?P<alice>\d+) +(?P<gus>\d+) +(?P<visitors>\d+)"
+    r" +\d+ +(?P<full>\d+) +(?P<forged>\d+)"
 )
 
 

@@ -29,10 +29,10 @@ from sse_limits.streams.tokens import TokenKeys, mint
 READY_SECONDS = 60
 HEADER_EVERY = 20
 WATCHED = (keys.fleet(), keys.user("acme", "alice"), keys.user("globex", "gus"), keys.address("127.0.0.1"))
-HEADER = (
-    "time      slots   acme/alice   globex/gus   visitors   admitted   rejected          evicted   first byte\n"
-    "          fleet   of 10 evicts of 5         of 20      /s         429 /s   401 /s   in all    p50 ms"
-)
+ROW = "{:>8}  {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>7}  {:>10}"
+TITLES = ("time", "slots", "acme/alice", "globex/gus", "visitors", "admitted", "rejected", "rejected", "evicted")
+UNITS = ("", "fleet", "of 10", "of 5", "of 20", "a second", "429 a s", "401 a s", "in all")
+HEADER = f"{ROW.format(*TITLES, 'first byte')}\n{ROW.format(*UNITS, 'p50 ms')}"
 
 
 class Command(BaseCommand):
@@ -114,11 +114,8 @@ def status(slots: list[str], answers: Counter[int], tally: Tally) -> str:
     """One line of the table."""
     waited, tally.first_byte_ms = tally.first_byte_ms, []
     p50 = f"{statistics.median(waited):.1f}" if waited else "-"
-    fleet, alice, gus, visitors = slots
-    return (
-        f"{datetime.now():%H:%M:%S}  {fleet:>5}   {alice:>10}   {gus:>10}   {visitors:>8}   "
-        f"{answers[200]:>8}   {answers[429]:>6}   {answers[401]:>6}   {tally.evicted:>7}   {p50:>10}"
-    )
+    rates = (answers[200], answers[429], answers[401])
+    return ROW.format(f"{datetime.now():%H:%M:%S}", *slots, *rates, tally.evicted, p50)
 
 
 @contextlib.asynccontextmanager
