@@ -1,0 +1,175 @@
+"""Real ASGI servers for the tests: one process each, on loopback or a Unix socket, ended by its own pid.
+
+A new server is one more row of `KINDS`. What a process logs is read after each test: nothing above INFO and no
+traceback may be in it, unless the test has said so beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = "tests.servers.apps:application"
+READY_SECONDS = 60
+STOP_SECONDS = 10
+FAULT = re.compile(
+    r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|\bException\b|never (retrieved|awaited)|was destroyed|Warning: "
+)
+# Django itself warns of paths and methods that it does not know.
+HARMLESS = re.compile(r"WARNING django\.request: (Bad Request|Not Found|Method Not Allowed)")
+
+# Short times, so that a whole life of a lease fits into a test.
+TEST_TIMES = {
+    "SSE_LIMITS_LEASE_SECONDS": "3",
+    "SSE_LIMITS_HEARTBEAT_SECONDS": "1",
+    "SSE_LIMITS_KEEPALIVE_SECONDS": "0.5",
+    "SSE_LIMITS_CLEANUP_SECONDS": "1",
+}
+
+
+class Kind(NamedTuple):
+    """What is known of one ASGI server.
+
+    `denial`: it can answer a WebSocket handshake with a status of ours; without it every rejection is a bare 403.
+    `backpressure`: it stops reading from a client that its app does not receive from.
+    """
+
+    command: Callable[[str, str], list[str]]
+    denial: bool
+    backpressure: bool
+    lifespan: bool
+
+
+def _uvicorn(app: str, bind: str) -> list[str]:
+    host, _, port = bind.rpartition(":")
+    where = ["--host", host, "--port", port] if host else ["--uds", port]
+    return ["-m", "uvicorn", app, *where, "--no-proxy-headers", "--timeout-graceful-shutdown", "2", "--no-access-log"]
+
+
+def _daphne(app: str, bind: str) -> list[str]:
+    host, _, port = bind.rpartition(":")
+    where = ["-b", host, "-p", port] if host else ["-u", port]
+    return ["-m", "daphne", *where, app]
+
+
+KINDS = {
+    "uvicorn": Kind(_uvicorn, denial=True, backpressure=True, lifespan=True),
+    "daphne": Kind(_daphne, denial=False, backpressure=False, lifespan=False),
+}
+
+
+class ServerProcess:
+    """One running server. `address` is "host:port", or the path of its Unix socket."""
+
+    def __init__(self, name: str, env: Mapping[str, str], *, uds: bool = False, app: str = APP) -> None:
+        self.name = name
+        self.kind = KINDS[name]
+        self._directory = Path(tempfile.mkdtemp(prefix="sl-server-"))
+        self.address = str(self._directory / "s") if uds else f"127.0.0.1:{free_port()}"
+        self._log = self._directory / "log"
+        self._read_to = 0
+        self._expected: list[re.Pattern[str]] = []
+        environ = {**os.environ, **TEST_TIMES, "DEBUG": "0", "DJANGO_SETTINGS_MODULE": "tests.servers.settings", **env}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.kind.command(app, self.address)],
+                cwd=ROOT,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_until_ready(self) -> None:
+        """Wait until it accepts connections."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._accepts():
+            assert self.process.poll() is None, f"{self.name} ended while starting:\n{self.log()}"
+            assert time.monotonic() < deadline, f"{self.name} did not start:\n{self.log()}"
+            time.sleep(0.02)
+
+    def _accepts(self) -> bool:
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
+    def connect(self) -> socket.socket:
+        """Open a blocking connection."""
+        host, _, port = self.address.rpartition(":")
+        if host:
+            return socket.create_connection((host, int(port)), 5)
+        found = socket.socket(socket.AF_UNIX)
+        try:
+            found.connect(self.address)
+        except OSError:
+            found.close()
+            raise
+        return found
+
+    def stop(self) -> None:
+        """End it as a service manager does, and look at its last words; the log of a fault is kept."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            self._wait()
+        self.check_log()
+        shutil.rmtree(self._directory)
+
+    def kill(self) -> None:
+        """End it without a chance to clean up."""
+        self.process.kill()
+        self._wait()
+
+    def _wait(self) -> None:
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"{self.name} did not end within {STOP_SECONDS} s:\n{self.log()}") from None
+
+    def log(self) -> str:
+        """Everything it has said."""
+        return self._log.read_text(errors="replace")
+
+    def expect(self, *patterns: str) -> None:
+        """Lines that match are no fault from now on."""
+        self._expected += [re.compile(pattern) for pattern in patterns]
+
+    def check_log(self) -> None:
+        """Fail if what was logged since the last look tells of a fault."""
+        said = self.log()[self._read_to :]
+        self._read_to += len(said)
+        faults = [line for line in said.splitlines() if FAULT.search(line) and not self._is_expected(line)]
+        assert not faults, f"{self.name} logged:\n{said}"
+
+    def _is_expected(self, line: str) -> bool:
+        return bool(HARMLESS.search(line)) or any(pattern.search(line) for pattern in self._expected)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,29 @@
+"""Make the demo's users in the database of the environment, log each in, and print the session keys as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import django
+
+NAMES = ("gina", "gus", "alice", "marta", "torn", "nobody", "off")
+
+
+def main() -> None:
+    django.setup()
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+    from django.test import Client
+
+    call_command("migrate", verbosity=0)
+    sessions = {}
+    for name in NAMES:
+        client = Client()
+        client.force_login(User.objects.create_user(name))
+        sessions[name] = client.session.session_key
+    User.objects.filter(username="off").update(is_active=False)
+    print(json.dumps(sessions))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What the store says: the slots that are held, read straight from Valkey, and tokens for those who ask for them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+
+from sse_limits.slots import keys
+from sse_limits.slots.memory import epoch_ms
+from sse_limits.streams.tokens import TokenKeys, mint
+from tests.slots.servers import Server
+
+
+class Store(Server):
+    """A Valkey that can be killed, and started again where it was."""
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def restart(self) -> None:
+        self._process = subprocess.Popen(self._process.args, stdin=subprocess.DEVNULL)
+        self._wait_until_it_answers()
+
+    def in_use(self) -> dict[str, int]:
+        """Every slot set that is not empty, with the number of its living leases."""
+        seconds, micros = self.client.time()
+        now = seconds * 1000 + micros // 1000
+        found = {key: self.client.zcount(key, f"({now}", "+inf") for key in self.client.scan_iter("sl:1:slot:*")}
+        return {key: number for key, number in found.items() if number}
+
+    def immortal_keys(self) -> list[str]:
+        """The keys that would outlive their last lease (I3)."""
+        return [key for key, ttl in self.ttls().items() if ttl == -1]
+
+    def calls(self) -> int:
+        """How many scripts have been run."""
+        stats: Mapping[str, Any] = self.client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+
+def held(number: int, user: str | None, tenant: str | None = None, **scopes: str) -> dict[str, int]:
+    """What `in_use` says while one user holds so many streams; `stream_class` and `address` where they are limited."""
+    found = [keys.fleet()]
+    if user is not None:
+        found.append(keys.user(tenant, user))
+    if tenant is not None:
+        found.append(keys.tenant(tenant))
+    if "stream_class" in scopes:
+        found.append(keys.stream_class(tenant, scopes["stream_class"]))
+    if "address" in scopes:
+        found.append(keys.address(scopes["address"]))
+    return dict.fromkeys(found, number) if number else {}
+
+
+def token(user: str = "gina", tenant: str | None = "globex", **claims: Any) -> str:
+    """A stream token as the demo mints it."""
+    now = claims.pop("now", None) or epoch_ms()
+    token_keys = TokenKeys.from_secrets(claims.pop("secret", settings.SECRET_KEY))
+    return mint(token_keys, tenant=tenant, user=user, now=now, **claims)
