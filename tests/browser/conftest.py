@@ -33,8 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One Chromium a module, no longer: while Playwright's loop runs in this thread, no other can."""
     chromium = shutil.which("chromium")
     if chromium is None:
         if os.environ.get("CI"):
