@@ -36,6 +36,7 @@ HANDLE = "sse_limits"  # the key of the scope under which an app finds its guard
 MAILBOX_MESSAGES = 64
 MAILBOX_BYTES = 1 << 20
 GOODBYE_SECONDS = 1.0
+SENDS_IN_A_ROW = 16
 HTTP_RESPONSE = ("http.response.start", "http.response.body")
 WEBSOCKET_DENIAL = ("websocket.http.response.start", "websocket.http.response.body")
 NO_CONTENT = int(HTTPStatus.NO_CONTENT)
@@ -64,6 +65,7 @@ class GuardedStream:
         "_receive",
         "_room",
         "_send",
+        "_sent",
         "_waiters",
         "_who",
         "finished",
@@ -102,6 +104,7 @@ class GuardedStream:
         self._deadline: asyncio.Timeout | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._passing = 0
+        self._sent = 0
         self._mailbox: list[Message] = []
         self._bytes = 0
         self._gone: Message | None = None
@@ -271,6 +274,10 @@ class GuardedStream:
             case "websocket.close":
                 self.finished = True
         await self._send(message)
+        self._sent += 1
+        if self._sent % SENDS_IN_A_ROW == 0:
+            # While its client reads, a server never makes an app wait: one that only sends would stop the event loop.
+            await asyncio.sleep(0)
 
     def _subprotocol(self) -> str | None:
         return SUBPROTOCOL if SUBPROTOCOL in (self.scope.get("subprotocols") or ()) else None
