@@ -36,6 +36,7 @@ log = logging.getLogger("sse_limits.limiter")
 
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
+SUBJECTS_REMEMBERED = 1024
 NEVER_REACHED = (
     ". Set REDIS_URL of SSE_LIMITS (in the demo: the variable SSE_LIMITS_REDIS_URL) to a running Redis >= 6.2 or Valkey"
 )
@@ -68,7 +69,7 @@ class Limiter:
         self._orders = itertools.count(1)
         self._key = hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
         self._decisions = DecisionMint(self._key, self.node)
-        self._resolve = lru_cache(maxsize=4096)(self._resolve_uncached)
+        self._resolve = lru_cache(maxsize=SUBJECTS_REMEMBERED)(self._resolve_uncached)
         self._reachable: bool | None = None  # nobody has asked yet
 
     # -- deciding ------------------------------------------------------------------------------------------------

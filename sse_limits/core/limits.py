@@ -125,6 +125,9 @@ class Policy:
     default_tier: str
     anonymous_tier: str
     fleet_limit: int | None = None
+    _shared: dict[tuple[str, str | None, UserLimit | None], Limits] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def resolve(self, identity: Identity) -> Limits | Reject:
         """Find the limits of `identity`, or why it may not stream."""
@@ -160,6 +163,13 @@ class Policy:
         return tenant.tier if tenant is not None else self.default_tier
 
     def _effective(self, tier_slug: str, tenant: Tenant | None, user: UserLimit | None) -> Limits:
+        """The limits of a combination: made once, since all users without an exception of their own share them."""
+        combination = (tier_slug, tenant.slug if tenant is not None else None, user)
+        if combination not in self._shared:
+            self._shared[combination] = self._merge(tier_slug, tenant, user)
+        return self._shared[combination]
+
+    def _merge(self, tier_slug: str, tenant: Tenant | None, user: UserLimit | None) -> Limits:
         tier = self.tiers[tier_slug]
         steps = [(Source("tier", tier.slug), tier.overrides)]
         if tenant is not None:

@@ -30,7 +30,7 @@ SUBPROTOCOL = "sse_limits.v1"
 TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
 OWN_TOKEN_BYTES = OWN_TOKEN.encode()
-TOKENS_REMEMBERED = 4096
+TOKENS_REMEMBERED = 1024
 FAULTS = {fault: Reject(Reason(fault)) for fault in TokenFault}
 MISSING = Reject(Reason.MISSING_TOKEN)
 
