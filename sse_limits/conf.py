@@ -44,6 +44,12 @@ class Conf:
     """How often leases are renewed; at most a third of the lease."""
     keepalive_seconds: float = 15
     """How often an idle event stream gets a comment."""
+    write_deadline_seconds: float = 20
+    """How long a write may be blocked by a client that does not read before its stream is ended."""
+    lane_events: int = 64
+    """How many events may wait for one client; the oldest give way."""
+    lane_bytes: int = 1 << 20
+    """How many bytes may wait for one client."""
     cleanup_seconds: float = 2
     """How long an app may go on after its client has gone, or its stream was ended, before it is cancelled."""
     node_name: str | None = None
@@ -77,7 +83,14 @@ class Conf:
 
 
 FIELDS = {item.name.upper(): item for item in fields(Conf)}
-POSITIVE = ("store_timeout_seconds", "lease_seconds", "heartbeat_seconds", "keepalive_seconds", "token_ttl_seconds")
+POSITIVE = (
+    "store_timeout_seconds",
+    "lease_seconds",
+    "heartbeat_seconds",
+    "keepalive_seconds",
+    "token_ttl_seconds",
+    "write_deadline_seconds",
+)
 ZERO_OR_MORE = ("cleanup_seconds", "session_cache_seconds")
 MAX_SECONDS = 1_000_000_000
 

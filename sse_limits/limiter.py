@@ -99,6 +99,11 @@ class Limiter:
             await self._confirmed(confirmed, lease)
         return lease
 
+    def limits_of(self, identity: Identity) -> Limits | None:
+        """What holds for an identity; None when it may not stream."""
+        limits = self._resolve(identity.user, identity.tenant, identity.tier)
+        return limits if isinstance(limits, Limits) else None
+
     async def greet(self) -> None:
         """Look for the store before a stream needs it: a wrong address is told at the start."""
         try:

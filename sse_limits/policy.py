@@ -102,6 +102,10 @@ def _is_limit(value: object) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
 
 
+def _is_size(value: object) -> bool:
+    return _is_limit(value) and value != 0
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -111,6 +115,7 @@ def _is_switch(value: object) -> bool:
 
 
 _LIMIT = (_is_limit, "Write a whole number of streams, or None to inherit.")
+_SIZE = (_is_size, "Write a whole number greater than 0, or None to inherit.")
 _SWITCH = (_is_switch, "Write True or False.")
 VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "name": (_is_text, "Write a text for people to read."),
@@ -119,6 +124,8 @@ VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "user_limit": _LIMIT,
     "tenant_limit": _LIMIT,
     "address_limit": _LIMIT,
+    "lane_events": _SIZE,
+    "max_message_bytes": _SIZE,
     "at_user_limit": (lambda value: value is None or value in list(AtUserLimit), "Write 'reject' or 'evict'."),
 }
 
@@ -199,6 +206,8 @@ def _overrides(entry: Mapping[str, Any]) -> Overrides:
         user_limit=entry.get("user_limit"),
         tenant_limit=entry.get("tenant_limit"),
         address_limit=entry.get("address_limit"),
+        lane_events=entry.get("lane_events"),
+        max_message_bytes=entry.get("max_message_bytes"),
         at_user_limit=AtUserLimit(choice) if choice is not None else None,
     )
 

@@ -27,6 +27,9 @@ DEFAULTS: dict[str, Any] = {
     "LEASE_SECONDS": 90,
     "HEARTBEAT_SECONDS": 15,
     "KEEPALIVE_SECONDS": 15,
+    "WRITE_DEADLINE_SECONDS": 20,
+    "LANE_EVENTS": 64,
+    "LANE_BYTES": 1048576,
     "CLEANUP_SECONDS": 2,
     "NODE_NAME": None,
     "TRUSTED_PROXIES": (),
@@ -50,6 +53,8 @@ RIGHT: dict[str, list[Any]] = {
     **{key: [0.5, 1] for key in DURATIONS},
     "HEARTBEAT_SECONDS": [0.5, 30],
     "LEASE_SECONDS": [45, 1e6],
+    "LANE_EVENTS": [1, 1000],
+    "LANE_BYTES": [1, 10**9],
     "REDIS_URL": [None, "redis://localhost:6379/0", "rediss://u:p@example.com", "unix:///run/redis.sock"],
     "STORE": ["redis", "memory"],
     "NODE_NAME": [None, "web-1"],
@@ -67,6 +72,8 @@ RIGHT: dict[str, list[Any]] = {
 }
 WRONG: dict[str, list[Any]] = {
     **{key: [None, "15", True, [], {}] for key in DURATIONS},
+    "LANE_EVENTS": [None, "64", 64.0, True],
+    "LANE_BYTES": [None, "64", 64.0, True],
     "REDIS_URL": [1, True, b"redis://", ["redis://"]],
     "STORE": [None, 1, ["redis"]],
     "NODE_NAME": [1, True, b"web"],

@@ -31,9 +31,11 @@ class Overrides:
     tenant_limit: int | None = None
     address_limit: int | None = None
     at_user_limit: AtUserLimit | None = None
+    lane_events: int | None = None
+    max_message_bytes: int | None = None
 
 
-FIELDS = ("user_limit", "tenant_limit", "address_limit", "at_user_limit")
+FIELDS = ("user_limit", "tenant_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes")
 NOTHING = Overrides()
 
 
@@ -42,13 +44,15 @@ class StreamClass:
     """A kind of stream: what may open it and what a rejection looks like.
 
     `limit` caps the streams of this class per tenant. `on_reject` "event" accepts first and then sends
-    `event: rejected` (a WebSocket: closes with a code), for clients that cannot read a status.
+    `event: rejected` (a WebSocket: closes with a code), for clients that cannot read a status. With `tenant_topics` a
+    client's topics are those of its tenant.
     """
 
     name: str
     anonymous: bool = False
     limit: int | None = None
     on_reject: str = "status"
+    tenant_topics: bool = False
 
     def __post_init__(self) -> None:
         if self.on_reject not in ("status", "event"):
@@ -110,6 +114,8 @@ class Limits:
     tenant_total: int | None
     address: int | None
     evicts: bool
+    lane_events: int | None = None
+    max_message_bytes: int | None = None
     provenance: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -191,6 +197,8 @@ class Policy:
             tenant_total=_number(values["tenant_limit"]),
             address=_number(values["address_limit"]),
             evicts=values["at_user_limit"] == AtUserLimit.EVICT,
+            lane_events=_number(values["lane_events"]),
+            max_message_bytes=_number(values["max_message_bytes"]),
             provenance=MappingProxyType(provenance),
         )
 

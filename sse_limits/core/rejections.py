@@ -22,6 +22,7 @@ class Layer(StrEnum):
 
     IDENTITY = "identity"
     SLOTS = "slots"
+    NODE = "node"
 
 
 class Reason(StrEnum):
@@ -46,6 +47,9 @@ class Reason(StrEnum):
     STORE = "store"
     EVICTED = "evicted"
     LEASE_LOST = "lease_lost"
+    WRITE_DEADLINE = "write_deadline"
+    SHUTDOWN = "shutdown"
+    DRAINING = "draining"
 
 
 class Cause(NamedTuple):
@@ -114,6 +118,18 @@ CAUSES: dict[Reason, Cause] = {
     Reason.BAD_METHOD: _identity(
         19, "bad_request", HTTPStatus.METHOD_NOT_ALLOWED, 4503, "An event stream is opened with GET.",
     ),
+    Reason.WRITE_DEADLINE: Cause(
+        20, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1013, (5, 10),
+        "The client took nothing for too long.",
+    ),
+    Reason.SHUTDOWN: Cause(
+        21, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1012, (1, 10),
+        "This server restarts. Come back in %(retry_after)d s.",
+    ),
+    Reason.DRAINING: Cause(
+        22, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1012, (1, 10),
+        "This server is about to restart. Try again in %(retry_after)d s.",
+    ),
 }  # fmt: skip
 
 LIMIT_REASONS = {
@@ -169,7 +185,7 @@ def answer(reject: Reject, decision: str, turn: int) -> Answer:
 def rejected_event(refusal: Answer) -> bytes:
     """The same refusal as an event stream, for classes that accept first: `event: rejected`, and when to come back."""
     wait = refusal.retry_after if refusal.retry_after is not None else TERMINAL_RETRY_SECONDS
-    return event("rejected", refusal.body.decode(), retry_ms=wait * 1000)
+    return event(refusal.body.decode(), name="rejected", retry_ms=wait * 1000)
 
 
 def _ratelimit(scope: Scope, limit: int, retry_after: int) -> Headers:

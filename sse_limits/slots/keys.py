@@ -44,6 +44,16 @@ def fleet() -> str:
     return f"{PREFIX}slot:{{fleet}}"
 
 
+def log(topic: str) -> str:
+    """The stream of a topic's latest events."""
+    return f"{PREFIX}log:{topic}"
+
+
+def channel(topic: str) -> str:
+    """The channel that carries a topic's events live."""
+    return f"{PREFIX}t:{topic}"
+
+
 def orders(node: str) -> str:
     """The stream of orders to a node; the channel of the same name wakes it."""
     return f"{PREFIX}orders:{node}"

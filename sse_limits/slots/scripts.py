@@ -23,7 +23,7 @@ class Script:
     source: str
     sha: str
 
-    def evalsha(self, keys: Sequence[str], args: Sequence[str | int]) -> tuple[Any, ...]:
+    def evalsha(self, keys: Sequence[str], args: Sequence[str | int | bytes]) -> tuple[Any, ...]:
         """The command that runs the script where it is loaded."""
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
 from channels.consumer import AsyncConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.exceptions import ImproperlyConfigured
 
-from sse_limits.conf import get_conf
-from sse_limits.core.frames import KEEPALIVE
+from sse_limits.core.frames import KEEPALIVE, event
 from sse_limits.core.identity import Identity
 from sse_limits.core.limits import StreamClass
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.slots.base import StoreUnavailable
 
-from .guarded import HANDLE, GuardedStream, Message, Receive, Send
+from .answers import Receive, Send
+from .guarded import HANDLE, GuardedStream
+from .hub import Delivery
+from .mailbox import Message
 
-__all__ = ["EventStreamConsumer", "StreamClass"]
+__all__ = ["EventStreamConsumer", "LimitedWebsocketConsumer", "StreamClass"]
 
+log = logging.getLogger("sse_limits.streams.consumers")
+
+MAX_TOPICS = 32
 TOPIC = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 READ_HEADERS = b"authorization, cache-control, last-event-id"
 
@@ -55,11 +65,11 @@ class EventStreamConsumer(AsyncConsumer):
         if refused is not None:
             await stream.reject(refused, self.stream_class)
             return
-        await stream.start_event_stream()
         if scope["method"] == "HEAD":
+            await stream.start_event_stream()
             await stream.send({"type": "http.response.body", "body": b""})
         else:
-            await self._keep_alive(stream)
+            await self._serve(stream)
 
     async def _refusal(self, stream: GuardedStream) -> Reject | None:
         if self.scope["method"] not in ("GET", "HEAD"):
@@ -68,7 +78,7 @@ class EventStreamConsumer(AsyncConsumer):
         if isinstance(identity, Reject):
             return identity
         asked = requested_topics(self.scope) or list(self.default_topics)
-        if not asked or not all(TOPIC.fullmatch(topic) for topic in asked):
+        if not 0 < len(asked) <= MAX_TOPICS or not all(TOPIC.fullmatch(topic) for topic in asked):
             return Reject(Reason.BAD_TOPIC)
         for topic in asked:
             if self.topics is not None and topic not in self.topics:
@@ -77,15 +87,38 @@ class EventStreamConsumer(AsyncConsumer):
                 return Reject(Reason.FORBIDDEN_TOPIC)
         return await stream.admit(self.stream_class)
 
-    async def _keep_alive(self, stream: GuardedStream) -> None:
-        """The first byte at once, then a comment whenever nothing else was sent for a while."""
-        comment: Message = {"type": "http.response.body", "body": KEEPALIVE, "more_body": True}
-        keepalive_seconds = get_conf().keepalive_seconds
-        while True:
-            await stream.send(comment)
-            while (message := await receive_within(stream, keepalive_seconds)) is not None:
-                if message["type"] == "http.disconnect":
-                    return
+    async def _serve(self, stream: GuardedStream) -> None:
+        """Join the topics, send the first bytes, and then whatever the lane brings, until the client has gone."""
+        topics = self._topic_names(stream)
+        reading = _EventReader(stream, has_ids=len(topics) == 1)
+        hub = stream.node.hub
+        joined = []
+        try:
+            for topic in topics:
+                await hub.join(topic, reading)
+                joined.append(topic)
+            await stream.start_event_stream()
+            reading.outlet.put(self._greeting(stream))
+            await reading.outlet.run()
+        except StoreUnavailable as exc:
+            log.debug("topics cannot be joined: %s", exc)
+            await stream.reject(Reject(Reason.STORE), self.stream_class)
+        finally:
+            for topic in joined:
+                await hub.leave(topic, reading)
+
+    def _greeting(self, stream: GuardedStream) -> bytes:
+        """The first byte at once; who this stream is; and, to a client that comes back, that it has missed events."""
+        frames = [KEEPALIVE, event(json.dumps({"stream": stream.id}), name="hello")]
+        if stream.request is not None and stream.request.last_event_id:
+            frames.append(event(json.dumps({"reason": "not_kept"}), name="resync"))
+        return b"".join(frames)
+
+    def _topic_names(self, stream: GuardedStream) -> list[str]:
+        asked = list(dict.fromkeys(requested_topics(self.scope) or self.default_topics))
+        if not self.stream_class.tenant_topics:
+            return asked
+        return [f"{stream.tenant or ''}/{topic}" for topic in asked]
 
     async def _allow(self, stream: GuardedStream) -> None:
         headers = [(b"allow", b"GET, HEAD, OPTIONS"), *stream.cors_headers()]
@@ -116,10 +149,88 @@ def requested_topics(scope: dict[str, Any]) -> list[str]:
     return parse_qs(query, keep_blank_values=True, errors="surrogateescape").get("topic", [])
 
 
-async def receive_within(stream: GuardedStream, seconds: float) -> Message | None:
-    """The next message, or None when none came in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await stream.receive()
-    except TimeoutError:
-        return None
+class _EventReader:
+    """An event stream as a reader of topics: into its lane, as frames; only of a single topic do ids make sense."""
+
+    __slots__ = ("_has_ids", "outlet")
+
+    def __init__(self, stream: GuardedStream, *, has_ids: bool) -> None:
+        self._has_ids = has_ids
+
+        async def emit(frames: Sequence[bytes]) -> None:
+            body = frames[0] if len(frames) == 1 else b"".join(frames)
+            await stream.send({"type": "http.response.body", "body": body, "more_body": True})
+
+        self.outlet = stream.outlet_for(emit, KEEPALIVE)
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.outlet.put(delivery.frame if self._has_ids else delivery.published.frame)
+
+
+class LimitedWebsocketConsumer(AsyncWebsocketConsumer):
+    """Channels' WebSocket consumer behind the guard.
+
+    A slot is held from before the upgrade to the end. Whatever is sent goes through a bounded lane, groups included, so
+    that a client that does not read holds up nobody, not even this consumer. A message over the tier's
+    `max_message_bytes` closes the socket with 1009.
+    """
+
+    stream_class = StreamClass("sockets")
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        stream = self.stream = guarded(scope)
+        refused = await stream.admit(self.stream_class)
+        if refused is not None:
+            await stream.reject(refused, self.stream_class)
+            return
+        self._topics: set[str] = set()
+        self._outlet = stream.outlet_for(self._emit, None)
+        self._send_to_client = send
+        sending = asyncio.ensure_future(self._outlet.run())
+        try:
+            await super().__call__(scope, self._receive, self._enqueue)
+        finally:
+            self._outlet.close()
+            sending.cancel()
+            await asyncio.wait([sending])
+            for topic in self._topics:
+                await stream.node.hub.leave(topic, self)
+
+    async def join_topic(self, topic: str) -> None:
+        """Receive the events of a topic, as messages `{"type": "event", ...}`. Raises `StoreUnavailable`."""
+        if topic not in self._topics:
+            await self.stream.node.hub.join(topic, self)
+            self._topics.add(topic)
+
+    async def leave_topic(self, topic: str) -> None:
+        """Receive them no longer."""
+        if topic in self._topics:
+            self._topics.discard(topic)
+            await self.stream.node.hub.leave(topic, self)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Called by the hub."""
+        self._outlet.put(delivery.message)
+
+    async def _receive(self) -> Message:
+        message = await self.stream.receive()
+        text, data = message.get("text"), message.get("bytes")
+        size = len(text.encode()) if text is not None else len(data or b"")
+        limit = self.stream.limits.max_message_bytes if self.stream.limits is not None else None
+        if limit is not None and size > limit:
+            await self._enqueue({"type": "websocket.close", "code": 1009, "reason": "message_too_big"})
+            return {"type": "websocket.disconnect", "code": 1009}
+        return message
+
+    async def _enqueue(self, message: Message) -> None:
+        if message["type"] == "websocket.send":
+            text = message.get("text")
+            self._outlet.put(text if text is not None else message.get("bytes") or b"")
+        else:
+            await self._send_to_client(message)
+
+    async def _emit(self, items: Sequence[bytes | str]) -> None:
+        for item in items:
+            kind = "text" if isinstance(item, str) else "bytes"
+            await self._send_to_client({"type": "websocket.send", kind: item})

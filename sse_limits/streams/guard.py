@@ -16,8 +16,10 @@ from sse_limits.core.rejections import Reject
 from sse_limits.slots.base import SseLimitsError
 from sse_limits.slots.embedded import EmbeddedServerError
 
-from .guarded import HANDLE, GuardedStream, Message, Receive, Send, respond
+from .answers import Receive, Send, respond
+from .guarded import HANDLE, GuardedStream
 from .identification import Scope, read
+from .mailbox import Message
 from .node import close_node, get_node
 
 log = logging.getLogger("sse_limits.streams.guard")

@@ -10,40 +10,44 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sse_limits.core.frames import event
+from sse_limits.core.frames import KEEPALIVE, event
 from sse_limits.core.identity import Identity
-from sse_limits.core.limits import StreamClass
-from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject, rejected_event
+from sse_limits.core.lane import Lane
+from sse_limits.core.limits import Limits, StreamClass
+from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Lease
 from sse_limits.slots.base import Order
 
-from .identification import SUBPROTOCOL, TOKEN_SUBPROTOCOL, Request, Scope, Session, read
+from . import servers
+from .answers import (
+    EVENT_STREAM,
+    WEBSOCKET_DENIAL,
+    Receive,
+    Send,
+    accept_and_say,
+    can_deny,
+    chosen_subprotocol,
+    is_event_stream,
+    linger,
+    respond,
+)
+from .drain import Outlet
+from .identification import TOKEN_SUBPROTOCOL, Request, Scope, Session, read
+from .mailbox import Mailbox, Message, is_disconnect
 
 if TYPE_CHECKING:
     from .node import Node
 
 log = logging.getLogger("sse_limits.streams.guarded")
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 HANDLE = "sse_limits"  # the key of the scope under which an app finds its guarded stream
-MAILBOX_MESSAGES = 64
-MAILBOX_BYTES = 1 << 20
 GOODBYE_SECONDS = 1.0
 SENDS_IN_A_ROW = 16
-HTTP_RESPONSE = ("http.response.start", "http.response.body")
-WEBSOCKET_DENIAL = ("websocket.http.response.start", "websocket.http.response.body")
-NO_CONTENT = int(HTTPStatus.NO_CONTENT)
-LINGER_SECONDS = 0.1
 MUTED_SECONDS = 0.01
-EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
-EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n", b"\n\n" + KEEPALIVE)
 
 
 class GuardedStream:
@@ -54,7 +58,6 @@ class GuardedStream:
 
     __slots__ = (
         "_at_boundary",
-        "_bytes",
         "_deadline",
         "_gone",
         "_is_event_stream",
@@ -63,19 +66,19 @@ class GuardedStream:
         "_passing",
         "_pump_task",
         "_receive",
-        "_room",
         "_send",
         "_sent",
-        "_waiters",
         "_who",
         "finished",
         "identity",
         "is_websocket",
         "lease",
+        "outlet",
         "reason",
         "request",
         "scope",
         "started",
+        "writing_since",
     )
 
     def __init__(
@@ -99,17 +102,45 @@ class GuardedStream:
         self.reason: Reason | None = None
         self.started = False
         self.finished = False
+        self.outlet: Outlet | None = None
+        self.writing_since: float | None = None
         self._is_event_stream = False
         self._at_boundary = True
         self._deadline: asyncio.Timeout | None = None
         self._pump_task: asyncio.Task[None] | None = None
         self._passing = 0
         self._sent = 0
-        self._mailbox: list[Message] = []
-        self._bytes = 0
+        self._mailbox: Mailbox | None = None
         self._gone: Message | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node that this stream is on."""
+        return self._node
+
+    @property
+    def id(self) -> str:
+        """The stream's id, under which its slots are held; empty before admission."""
+        return self.lease.held.stream if self.lease is not None else ""
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant in whose name the stream was admitted."""
+        return self.limits.tenant if self.limits is not None else None
+
+    @property
+    def limits(self) -> Limits | None:
+        """What holds for whom the stream was admitted."""
+        return self._node.limiter.limits_of(self.identity) if self.identity is not None else None
+
+    def outlet_for(self, emit: Callable[[Sequence[Any]], Awaitable[None]], keepalive: bytes | None) -> Outlet:
+        """A bounded lane for this stream, which the node keeps alive, and which closes when the client has gone."""
+        conf, limits = self._node.limiter.conf, self.limits
+        events = limits.lane_events if limits is not None and limits.lane_events is not None else conf.lane_events
+        self.outlet = Outlet(Lane(events, conf.lane_bytes), emit, keepalive)
+        if self._gone is not None:
+            self.outlet.close()
+        return self.outlet
 
     @property
     def is_gone(self) -> bool:
@@ -150,6 +181,8 @@ class GuardedStream:
             return identity
         if self._was_evicted(identity):
             return Reject(Reason.EVICTED)
+        if self._node.is_draining:
+            return Reject(Reason.DRAINING)
         if self.scope.get("method") == "HEAD":
             return await self._node.limiter.peek(identity, stream_class)
         found = await self._node.limiter.admit(identity, stream_class)
@@ -157,6 +190,7 @@ class GuardedStream:
             return found
         self.lease = found
         self._node.add(self)
+        servers.bound_buffers(self.scope, self._send)
         if not self._passing:
             self._start_pump()
         return None
@@ -177,64 +211,28 @@ class GuardedStream:
         """Answer the client in the form that its transport, its server and the stream class allow."""
         found = self.answer(reject)
         if stream_class.on_reject == "event" and reject.reason is not Reason.EVICTED:
-            await self._reject_by_event(found)
+            await accept_and_say(self.scope, self._send, found, self._stream_headers())
         elif not self.is_websocket:
             await respond(self.scope, self._send, found)
-        elif "websocket.http.response" in (self.scope.get("extensions") or {}):
+        elif can_deny(self.scope):
             await respond(self.scope, self._send, found, WEBSOCKET_DENIAL)
-            await self._linger()
+            if self._pump_task is None and not self._passing:
+                await linger(self._receive)
         else:
             await self._send({"type": "websocket.close", "code": found.close_code, "reason": found.close_reason})
 
-    async def _linger(self) -> None:
-        """After a denial, wait until the server says that the connection is closed, or says nothing more.
-
-        Uvicorn (0.54) logs an error for each app that returns earlier; its second disconnect is the closed connection.
-        """
-        if self._pump_task is not None or self._passing:
-            return
-        disconnects = 0
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while disconnects < 2:
-                    disconnects += is_disconnect(await self._receive())
-        except TimeoutError:
-            pass
-
-    async def _reject_by_event(self, found: Answer) -> None:
-        if self.is_websocket:
-            await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol()})
-            await self._send({"type": "websocket.close", "code": found.close_code, "reason": found.close_reason})
-            return
-        await self.start_event_stream()
-        body = b"" if self.scope["method"] == "HEAD" else rejected_event(found)
-        await self._send({"type": "http.response.body", "body": body})
-
     async def start_event_stream(self) -> None:
         """Send the head of an event stream."""
-        headers = [*EVENT_STREAM, *self.cors_headers()]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.start", "status": 200, "headers": self._stream_headers()})
+
+    def _stream_headers(self) -> list[tuple[bytes, bytes]]:
+        return [*EVENT_STREAM, *self.cors_headers()]
 
     # -- what the app sees ---------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
         """The app's `receive`."""
-        if self._pump_task is None:
-            return await self._pass_through()
-        while not self._mailbox:
-            if self._gone is not None:
-                return self._gone
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)  # more than one: apps ask again before a call that they gave up has ended
-            try:
-                await waiter
-            finally:
-                self._waiters.remove(waiter)
-        message = self._mailbox.pop(0)
-        self._bytes -= size(message)
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        return message
+        return await self._pass_through() if self._mailbox is None else await self._mailbox.take()
 
     async def _pass_through(self) -> Message:
         """Before admission. A call that is still pending then stands in for the pump until it ends."""
@@ -262,7 +260,7 @@ class GuardedStream:
         match message["type"]:
             case "http.response.body":
                 body = message.get("body", b"")
-                if body:
+                if body and body != KEEPALIVE:
                     self._at_boundary = body.endswith(EVENT_ENDS)
                 self.finished = not message.get("more_body", False)
             case "http.response.start":
@@ -270,17 +268,18 @@ class GuardedStream:
                 self._is_event_stream = is_event_stream(message)
             case "websocket.accept":
                 self.started = True
-                message = {**message, "subprotocol": message.get("subprotocol") or self._subprotocol()}
+                message = {**message, "subprotocol": message.get("subprotocol") or chosen_subprotocol(self.scope)}
             case "websocket.close":
                 self.finished = True
-        await self._send(message)
+        self.writing_since = asyncio.get_running_loop().time()
+        try:
+            await self._send(message)
+        finally:
+            self.writing_since = None
         self._sent += 1
         if self._sent % SENDS_IN_A_ROW == 0:
             # While its client reads, a server never makes an app wait: one that only sends would stop the event loop.
             await asyncio.sleep(0)
-
-    def _subprotocol(self) -> str | None:
-        return SUBPROTOCOL if SUBPROTOCOL in (self.scope.get("subprotocols") or ()) else None
 
     def inner_scope(self) -> Scope:
         """The scope for an app behind the guard: no compression of streams, no tokens among the subprotocols."""
@@ -316,9 +315,7 @@ class GuardedStream:
             self._close()
 
     def _close(self) -> None:
-        if self._gone is None:  # so that a lease that is being won again at this moment is given back too
-            self._gone = self._disconnect(1000)
-        self._give_back()
+        self._leave(self._disconnect(1000))  # a lease that is being won again at this moment is given back too
         if self._pump_task is not None:
             self._pump_task.cancel()
 
@@ -328,10 +325,11 @@ class GuardedStream:
             self._node.limiter.release(self.lease)
 
     def _start_pump(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._pump_task = loop.create_task(self._pump(), context=contextvars.Context())
+        self._mailbox = Mailbox(is_websocket=self.is_websocket)
+        pumping = self._pump(self._mailbox)
+        self._pump_task = asyncio.get_running_loop().create_task(pumping, context=contextvars.Context())
 
-    async def _pump(self) -> None:
+    async def _pump(self, mailbox: Mailbox) -> None:
         while self._gone is None:
             try:
                 message = await self._receive()
@@ -340,26 +338,12 @@ class GuardedStream:
                 message = self._disconnect(1006)
             if is_disconnect(message):
                 self._disconnected(message)
-                return
-            self._mailbox.append(message)
-            self._bytes += size(message)
-            self._wake()
-            while self._is_full(message):
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
-
-    def _is_full(self, last: Message) -> bool:
-        """HTTP: one message, unless it ends the request. WebSocket: bounded in messages and bytes."""
-        if not self.is_websocket:
-            return bool(self._mailbox) and last.get("more_body", False)
-        return len(self._mailbox) >= MAILBOX_MESSAGES or self._bytes >= MAILBOX_BYTES
+            else:
+                await mailbox.put(message)
 
     def _disconnected(self, message: Message) -> None:
         """The client has gone, or has all of its response: the slot is free from here on."""
-        if self._gone is None:
-            self._gone = message
-        self._give_back()
-        self._wake()
+        self._leave(message)
         if not self.finished:
             self._cancel_later()
 
@@ -368,10 +352,15 @@ class GuardedStream:
             loop = asyncio.get_running_loop()
             self._deadline.reschedule(loop.time() + self._node.limiter.conf.cleanup_seconds)
 
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _leave(self, message: Message) -> None:
+        """Nothing more comes from the client, and nothing goes to it."""
+        if self._gone is None:
+            self._gone = message
+        self._give_back()
+        if self._mailbox is not None:
+            self._mailbox.close(self._gone)
+        if self.outlet is not None:
+            self.outlet.close()
 
     def end(self, reason: Reason, order: Order | None = None) -> None:
         """End the stream from our side: say goodbye, give the slot back, stop the app, confirm the order."""
@@ -380,6 +369,16 @@ class GuardedStream:
             self._node.spawn(self._end(reason, order))
         elif order is not None:
             self._node.limiter.store.confirm(order)
+
+    def abort(self, reason: Reason) -> None:
+        """End a stream whose client takes nothing: no goodbye, no waiting, and its memory is free."""
+        if self._gone is None:
+            self.reason = self.reason or reason
+            is_ended = servers.abort(self.scope, self._send)
+            log.info("ended: %s%s", reason, "" if is_ended else "; its connection could not be")
+            self._disconnected(self._disconnect(CAUSES[reason].close_code))
+            if self._deadline is not None:  # it waits for the client, not for cleaning up
+                self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _end(self, reason: Reason, order: Order | None) -> None:
         try:
@@ -408,35 +407,9 @@ class GuardedStream:
             marker = self._node.limiter.evicted_marker(self.identity)
         found = self._node.limiter.answer(Reject(reason))
         retry_ms = None if found.retry_after is None else found.retry_after * 1000
-        return event(reason, found.body.decode(), event_id=marker, retry_ms=retry_ms)
+        return event(found.body.decode(), name=reason, event_id=marker, retry_ms=retry_ms)
 
     def _disconnect(self, code: int) -> Message:
         if self.is_websocket:
             return {"type": "websocket.disconnect", "code": code}
         return {"type": "http.disconnect"}
-
-
-async def respond(scope: Scope, send: Send, found: Answer, kind: tuple[str, str] = HTTP_RESPONSE) -> None:
-    """Send a refusal as an HTTP response, or as the denial of a WebSocket handshake."""
-    start, body = kind
-    is_bodiless = found.status == NO_CONTENT or scope.get("method") == "HEAD"
-    await send({"type": start, "status": found.status, "headers": found.headers})
-    await send({"type": body, "body": b"" if is_bodiless else found.body})
-
-
-def is_disconnect(message: Message) -> bool:
-    """Whether a message says that the client has gone."""
-    return bool(message["type"] in ("http.disconnect", "websocket.disconnect"))
-
-
-def is_event_stream(start: Message) -> bool:
-    """Whether a response is an event stream, by its content type."""
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
-
-
-def size(message: Message) -> int:
-    """How much of the mailbox's room a message takes, in bytes."""
-    return len(message.get("bytes") or message.get("text") or message.get("body") or b"")

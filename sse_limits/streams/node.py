@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from resource import RLIMIT_NOFILE, getrlimit
-from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,14 +23,20 @@ from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
 
 from . import cors
+from .descriptors import lowest_free_descriptor
+from .feeds import build_feed
 from .guarded import GuardedStream
+from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
 
 READMIT_AT_ONCE = 100
+TICK_SECONDS = 0.5
+DRAIN_POLL_SECONDS = 0.02
+DRAIN_SECONDS = 3.0
 DESCRIPTOR_SHARE = 0.7
-DESCRIPTOR_SAMPLE_SECONDS = 1.0
 
 
 class Node:
@@ -42,21 +46,31 @@ class Node:
         self.limiter = limiter
         self.identifier = Identifier(limiter.conf, limiter.sessions, epoch_ms)
         self.readers = cors.readers(limiter.conf)
+        self.hub = Hub(build_feed(limiter.conf))
         self._streams: dict[str, GuardedStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sample_descriptors_at = 0.0
         self._is_short = False
+        self.is_draining = False
 
     def start(self) -> None:
         """Listen for orders and begin to renew; called once, on the event loop."""
         self.limiter.store.listen(self.limiter.node, self._carry_out)
-        self.spawn(self._beat())
+        for work in (self._beat, self._watch, self.hub.run):
+            self.spawn(self._keep_running(work))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the requests, in a context of its own."""
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # whatever it was, leases must be renewed and events delivered
+                log.exception("%s failed and is started again", work.__qualname__)
+            await asyncio.sleep(TICK_SECONDS)
 
     def add(self, stream: GuardedStream) -> None:
         """Note an admitted stream."""
@@ -73,20 +87,9 @@ class Node:
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
         found.headers.extend(self.readers.headers(request.origin if request is not None else None))
-        if scope.get("http_version") == "1.1" and self.is_short_of_descriptors():
+        if self._is_short and scope.get("http_version") == "1.1":
             found.headers.append((b"connection", b"close"))
         return found
-
-    def is_short_of_descriptors(self) -> bool:
-        """Whether rejected clients should not keep their connections: 70 % of the descriptors are in use.
-
-        The lowest free descriptor tells, sampled once a second: descriptors are given out from below.
-        """
-        now = monotonic()
-        if now >= self._sample_descriptors_at:
-            self._sample_descriptors_at = now + DESCRIPTOR_SAMPLE_SECONDS
-            self._is_short = lowest_free_descriptor() >= DESCRIPTOR_SHARE * getrlimit(RLIMIT_NOFILE)[0]
-        return self._is_short
 
     async def aclose(self) -> None:
         """Give every slot back and end what runs beside the requests."""
@@ -94,7 +97,38 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self.hub.aclose()
         await self.limiter.aclose()
+
+    def spawn_drain(self) -> None:
+        """Drain beside the requests: the server's own shutdown goes on meanwhile."""
+        self.spawn(self.drain(DRAIN_SECONDS))
+
+    async def drain(self, seconds: float) -> None:
+        """Tell every client that this process goes, and wait for them to be told, for some seconds at most."""
+        self.is_draining = True
+        for stream in list(self._streams.values()):
+            stream.end(Reason.SHUTDOWN)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self._streams and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - many ends, not one event
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+
+    async def _watch(self) -> None:
+        """Twice a second: idle outlets get a keepalive, writes that are blocked past the deadline end their stream."""
+        conf = self.limiter.conf
+        every = min(TICK_SECONDS, conf.keepalive_seconds / 2, conf.write_deadline_seconds / 2)
+        while True:
+            await asyncio.sleep(every)
+            now = asyncio.get_running_loop().time()
+            for stream in list(self._streams.values()):
+                since = stream.writing_since
+                if since is not None:
+                    if now - since >= conf.write_deadline_seconds:
+                        stream.abort(Reason.WRITE_DEADLINE)
+                elif stream.outlet is not None:
+                    stream.outlet.keep_alive(now - conf.keepalive_seconds)
+            # Rejected clients lose their connections once 70 % of the descriptors are in use.
+            self._is_short = lowest_free_descriptor() >= DESCRIPTOR_SHARE * getrlimit(RLIMIT_NOFILE)[0]
 
     # -- orders --------------------------------------------------------------------------------------------------
 
@@ -152,16 +186,6 @@ class Node:
             self.add(stream)
 
 
-def lowest_free_descriptor() -> int:
-    """The number that the next file or socket would get; the limit itself when there is none left."""
-    try:
-        descriptor = os.open(os.devnull, os.O_RDONLY)
-    except OSError:
-        return getrlimit(RLIMIT_NOFILE)[0]
-    os.close(descriptor)
-    return descriptor
-
-
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
 
 
@@ -172,8 +196,23 @@ def get_node() -> Node:
     if node is None:
         node = _nodes[loop] = Node(build_limiter())
         node.start()
+        on_termination(_drain_all)
         log.debug("node %s", node.limiter.node_id)
     return node
+
+
+def _drain_all() -> None:
+    """Called in a signal handler."""
+    for loop, node in list(_nodes.items()):
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(node.spawn_drain)
+
+
+async def drain_node(seconds: float) -> None:
+    """Say goodbye to the clients of the running event loop's node, if there is one."""
+    node = _nodes.get(asyncio.get_running_loop())
+    if node is not None:
+        await node.drain(seconds)
 
 
 async def close_node() -> None:

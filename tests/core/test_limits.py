@@ -34,10 +34,12 @@ EFFECTIVE = {
     "tenant_limit": "tenant_total",
     "address_limit": "address",
     "at_user_limit": "evicts",
+    "lane_events": "lane_events",
+    "max_message_bytes": "max_message_bytes",
 }
 
 numbers = st.none() | st.integers(0, 10**6)
-overrides = st.builds(Overrides, numbers, numbers, numbers, st.none() | st.sampled_from(AtUserLimit))
+overrides = st.builds(Overrides, numbers, numbers, numbers, st.none() | st.sampled_from(AtUserLimit), numbers, numbers)
 given_fields = pytest.mark.parametrize("name", FIELDS)
 
 
@@ -62,7 +64,7 @@ def policy(
         version=1,
         tiers={
             "free": Tier("free", "Free", tier),
-            "pro": Tier("pro", "Pro", Overrides(100, 200, 300, AtUserLimit.EVICT)),
+            "pro": Tier("pro", "Pro", Overrides(100, 200, 300, AtUserLimit.EVICT, 400, 500)),
             "anonymous": Tier("anonymous", "Anonymous", Overrides(address_limit=20)),
         },
         tenants={

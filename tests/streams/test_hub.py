@@ -1,0 +1,146 @@
+"""The hub on a real server: what is published after a join arrives once and in order, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sse_limits.core.frames import event
+from sse_limits.publishing import MemoryTopics, Publisher, RedisPublisher
+from sse_limits.slots import keys
+from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.embedded import find_server
+from sse_limits.streams.feeds import MemoryFeed, RedisFeed
+from sse_limits.streams.hub import Delivery, Hub
+from tests.slots.servers import Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    binary = find_server()
+    assert binary is not None, "the embedded extra brings one"
+    found = Server("valkey", binary)
+    yield found
+    found.end()
+
+
+class Reader:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.data: list[str] = []
+        self.ids: list[str] = []
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.data.append(delivery.published.frame.decode().removeprefix("data: ").rstrip("\n"))
+        self.ids.append(delivery.published.id)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.data) < count:  # noqa: ASYNC110 - a condition on what has come
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture(params=["redis", "memory"])
+async def ends(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[tuple[Hub, Publisher]]:
+    publisher: RedisPublisher | MemoryTopics
+    if request.param == "redis":
+        server.client.flushall()
+        publisher = RedisPublisher(server.url, 1.0)
+        hub = Hub(RedisFeed(server.url, 1.0))
+    else:
+        publisher = MemoryTopics()
+        hub = Hub(MemoryFeed(publisher))
+    running = asyncio.ensure_future(hub.run())
+    yield hub, publisher
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await hub.aclose()
+    if isinstance(publisher, RedisPublisher):
+        publisher.close()
+
+
+async def test_what_is_published_after_a_join_arrives_in_order(ends: tuple[Hub, Publisher]) -> None:
+    hub, publisher = ends
+    reader = Reader()
+    publisher.publish([("news", event("before"))])
+    await hub.join("news", reader)
+    await asyncio.to_thread(publisher.publish, [("news", event(str(number))) for number in range(100)])
+    await reader.until(100)
+    assert reader.data == [str(number) for number in range(100)]
+
+
+async def test_every_reader_of_a_topic_gets_the_event_and_no_other(ends: tuple[Hub, Publisher]) -> None:
+    hub, publisher = ends
+    first, second, other = Reader(), Reader(), Reader()
+    await asyncio.gather(hub.join("news", first), hub.join("news", second), hub.join("sport", other))
+    publisher.publish([("news", event("n")), ("sport", event("s"))])
+    for reader in (first, second, other):
+        await reader.until(1)
+    assert (first.data, second.data, other.data) == (["n"], ["n"], ["s"])
+
+
+async def test_who_has_left_gets_nothing_and_the_last_one_ends_the_subscription(ends: tuple[Hub, Publisher]) -> None:
+    hub, publisher = ends
+    reader, stays = Reader(), Reader()
+    await hub.join("news", reader)
+    await hub.join("sport", stays)
+    await hub.leave("news", reader)
+    publisher.publish([("news", event("n")), ("sport", event("s"))])
+    await stays.until(1)
+    assert reader.data == []
+
+
+async def test_after_a_break_what_was_missed_comes_from_the_log(server: Server) -> None:
+    server.client.flushall()
+    publisher = RedisPublisher(server.url, 1.0)
+    hub = Hub(RedisFeed(server.url, 1.0))
+    running = asyncio.ensure_future(hub.run())
+    reader = Reader()
+    try:
+        await hub.join("news", reader)
+        publisher.publish([("news", event("1"))])
+        await reader.until(1)
+        for client in server.client.client_list():
+            if client["sub"] != "0":
+                server.client.client_kill_filter(_id=client["id"])
+        publisher.publish([("news", event("2")), ("news", event("3"))])
+        await reader.until(3)
+        assert reader.data == ["1", "2", "3"]
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await hub.aclose()
+        publisher.close()
+
+
+async def test_a_message_lost_on_the_way_is_fetched_before_the_next_one(server: Server) -> None:
+    server.client.flushall()
+    publisher = RedisPublisher(server.url, 1.0)
+    hub = Hub(RedisFeed(server.url, 1.0))
+    running = asyncio.ensure_future(hub.run())
+    reader = Reader()
+    try:
+        await hub.join("news", reader)
+        publisher.publish([("news", event("1"))])
+        await reader.until(1)
+        server.client.xadd(keys.log("news"), {"frame": "data: 2\n\n"})  # logged, and its message never came
+        publisher.publish([("news", event("3"))])
+        await reader.until(3)
+        assert reader.data == ["1", "2", "3"]
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await hub.aclose()
+        publisher.close()
+
+
+async def test_a_join_while_the_store_is_away_is_told() -> None:
+    hub = Hub(RedisFeed("unix:///nowhere/at/all", 0.2))
+    with pytest.raises(StoreUnavailable):
+        await hub.join("news", Reader())
+    await hub.aclose()
