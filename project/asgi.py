@@ -11,7 +11,7 @@ from django.urls import path, re_path
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 django_app = get_asgi_application()
 
-from project.streams import Events, PublicEvents  # noqa: E402 - consumers need the apps to be ready
+from project.streams import Events, PublicEvents, Sockets  # noqa: E402 - consumers need the apps to be ready
 from sse_limits.streams.guard import StreamGuard  # noqa: E402
 
 application = StreamGuard(
@@ -23,7 +23,8 @@ application = StreamGuard(
                     path("public/events/", PublicEvents.as_asgi()),
                     re_path("", django_app),  # type: ignore[arg-type] # Channels routes ASGI apps with Django's path()
                 ]
-            )
+            ),
+            "websocket": URLRouter([path("ws/", Sockets.as_asgi())]),
         }
     ),
     streams={"/views/clock/": "clock"},

@@ -78,7 +78,9 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"sse_limits": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")}},
+    "loggers": {
+        "sse_limits": {"handlers": ["console"], "propagate": False, "level": os.environ.get("LOG_LEVEL", "INFO")}
+    },
 }
 
 SSE_LIMITS: dict[str, Any] = {"POLICY": POLICY}

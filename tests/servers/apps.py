@@ -13,7 +13,8 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.servers.settings")
 django_app = get_asgi_application()
 
-from project.streams import Events, PublicEvents  # noqa: E402 - consumers need the apps to be ready
+from project.streams import Events, PublicEvents, Sockets  # noqa: E402 - consumers need the apps to be ready
+from sse_limits.streams.consumers import LimitedWebsocketConsumer  # noqa: E402
 from sse_limits.streams.guard import StreamClass, StreamGuard  # noqa: E402
 
 from . import journal  # noqa: E402
@@ -200,6 +201,22 @@ class Consumer(AsyncWebsocketConsumer):
                 await asyncio.sleep(15)
 
 
+class TenantEvents(Events):
+    stream_class = StreamClass("tenant", tenant_topics=True)
+
+
+class Group(LimitedWebsocketConsumer):
+    """Joins a channel group, and says to it whatever it is told."""
+
+    groups = ("everybody",)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        await self.channel_layer.group_send("everybody", {"type": "said", "text": text_data})
+
+    async def said(self, event: dict[str, str]) -> None:
+        await self.send(text_data=event["text"])
+
+
 async def say(scope: Scope, send: Any, data: bytes) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.send", "text": data.decode()})
@@ -241,13 +258,16 @@ STREAMS = {f"/{route}": StreamClass(route.strip("/")) for route in APPS if route
     "/views/clock/": StreamClass("clock"),
     "/views/ticks/": StreamClass("ticks"),
 }
-WEBSOCKETS = {f"/{route}": app for route, app in APPS.items()} | {
-    f"/unguarded/{route}": app for route, app in APPS.items()
-}
+WEBSOCKETS = (
+    {f"/{route}": app for route, app in APPS.items()}
+    | {f"/unguarded/{route}": app for route, app in APPS.items()}
+    | {"/ws/": Sockets.as_asgi(), "/group/": Group.as_asgi()}
+)
 HTTP = WEBSOCKETS | {
     "/journal/": journal.app,
     "/events/": Events.as_asgi(),
     "/public/events/": PublicEvents.as_asgi(),
+    "/tenant/events/": TenantEvents.as_asgi(),
 }
 
 

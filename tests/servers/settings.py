@@ -11,6 +11,8 @@ MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *MIDDLEWARE]
 LOGGING = {**LOGGING, "root": {"handlers": ["console"], "level": "WARNING"}}
 LOGGING["loggers"] = {name: {**logger, "propagate": False} for name, logger in LOGGING["loggers"].items()}
 
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
 _policy = SSE_LIMITS["POLICY"]
 SSE_LIMITS["POLICY"] = {
     **_policy,

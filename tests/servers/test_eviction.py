@@ -84,7 +84,7 @@ async def test_an_evicted_consumer_and_a_busy_app_are_ended_too(pair: Pair, slot
         "/busy/",
         "/deaf/",
         "/views/ticks/",
-        *(["/firehose/"] if pair[0].kind.backpressure else []),
+        "/firehose/",
     ):
         slots.client.flushall()
         user = f"u{path.strip('/').replace('/', '-')}"

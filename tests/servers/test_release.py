@@ -57,8 +57,6 @@ async def test_a_client_that_takes_nothing_and_leaves_gives_its_slot_back(
     server: ServerProcess, slots: Store, clients: Clients, journal: Journal
 ) -> None:
     """The app waits for a full socket; the process must live on (a producer that never waits for anything else)."""
-    if not server.kind.backpressure:
-        pytest.skip(f"{server.name} never makes a sender wait: such an app stops it without our doing")
     stream = await clients.get(server, "/firehose/?run=stuck", token())
     stream.stop_reading()
     await asyncio.sleep(0.3)
@@ -72,8 +70,6 @@ async def test_a_client_that_takes_nothing_and_leaves_gives_its_slot_back(
 async def test_a_producer_that_never_waits_does_not_stop_the_process_when_its_client_leaves(
     server: ServerProcess, slots: Store, clients: Clients, journal: Journal
 ) -> None:
-    if not server.kind.backpressure:
-        pytest.skip(f"{server.name} never makes a sender wait: such an app stops it without our doing")
     stream = await clients.get(server, "/firehose/?run=hose", token())
     await stream.until(b"x" * 100)
     stream.close()
@@ -276,9 +272,7 @@ async def test_messages_arrive_in_order_though_the_app_is_slow(
 async def test_a_client_that_sends_more_than_the_app_takes_is_held_up(
     server: ServerProcess, slots: Store, clients: Clients
 ) -> None:
-    """The mailbox is bounded, so the server's own back-pressure reaches the client; daphne has none."""
-    if not server.kind.backpressure:
-        pytest.skip(f"{server.name} reads without bound, whatever the app does")
+    """The mailbox is bounded, so the server's own back-pressure reaches the client."""
     websocket = await clients.websocket(server, "/echo/?hold=2", token())
     sent = 0
     with contextlib.suppress(TimeoutError):
@@ -305,10 +299,8 @@ async def test_a_full_mailbox_delays_the_news_of_the_end_only_until_the_app_take
 async def test_a_node_that_is_told_to_stop_gives_its_slots_back(
     start: Start, kind: str, slots: Store, clients: Clients
 ) -> None:
-    """Kludex/uvicorn#2829. Stock daphne has no lifespan and cancels all streams or none: there the lease must do."""
+    """Kludex/uvicorn#2829."""
     server = start(kind)
-    if not server.kind.lifespan:
-        pytest.skip(f"{kind} has no lifespan: our own daphne command does this")
     server.expect("ERROR: +Cancel", "timeout graceful shutdown", "ERROR: +Exception in ASGI", "Traceback")
     for _ in range(3):
         await clients.get(server, "/raw/", token())

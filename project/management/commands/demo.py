@@ -19,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from project.demo_clients import Crowd, Tally
 from project.management.commands.demo_data import ADMIN, PASSWORD
+from project.management.commands.serve import SERVERS
 from sse_limits.conf import get_conf
 from sse_limits.limiter import build_store
 from sse_limits.slots import keys
@@ -43,7 +44,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")))
-        parser.add_argument("--server", choices=("uvicorn", "daphne"), default="uvicorn")
+        parser.add_argument("--server", choices=tuple(SERVERS), default="uvicorn")
         parser.add_argument("--workers", type=int, default=2, help="server processes; the limits hold over all of them")
         parser.add_argument("--seconds", type=float, help="end after this time (default: run until Ctrl-C)")
 

@@ -8,28 +8,27 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
-
-from sse_limits.conf import get_conf
 
 DRAIN_SECONDS = 3
 HEALTHCHECK_SECONDS = 30
 MAX_BACKLOG = 2048
+GRANIAN_BACKPRESSURE = 100_000
 
 
 class Command(BaseCommand):
-    """Run uvicorn or daphne in the foreground; SIGTERM and Ctrl-C end it."""
+    """Run a server in the foreground; SIGTERM and Ctrl-C end it, and its clients are told."""
 
     help = "Serve the demo site on 127.0.0.1."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument("--server", choices=("uvicorn", "daphne"), default="uvicorn")
+        parser.add_argument("--server", choices=tuple(SERVERS), default="uvicorn")
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")))
         parser.add_argument("--workers", type=int, default=1, help="number of processes")
         parser.add_argument("--log-level", choices=("debug", "info", "warning"), default="info", help="of the server")
@@ -39,26 +38,8 @@ class Command(BaseCommand):
         limit = raise_descriptor_limit()
         backlog = min(MAX_BACKLOG, limit // 4)
         module, _, attribute = settings.ASGI_APPLICATION.rpartition(".")
-        app, port = f"{module}:{attribute}", options["port"]
-        if options["server"] == "daphne":
-            self._warn_without_store()
-            serve_daphne(app, port, backlog, options["workers"], options["log_level"])
-        else:
-            serve_uvicorn(app, port, backlog, options["workers"], options["log_level"])
-
-    def _warn_without_store(self) -> None:
-        """daphne knows no lifespan, so its node speaks up only with the first request."""
-        url = get_conf().redis_url
-        if url is None:
-            return
-        try:
-            with redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1, retry=None) as client:
-                client.ping()
-        except redis.RedisError as exc:
-            self.stderr.write(
-                f"The slot store cannot be reached ({exc}): streams are rejected with 503 until it answers. "
-                "Set SSE_LIMITS_REDIS_URL to a running Redis >= 6.2 or Valkey, or unset it for an embedded one."
-            )
+        serve = SERVERS[options["server"]]
+        serve(Wanted(f"{module}:{attribute}", options["port"], backlog, options["workers"], options["log_level"]))
 
 
 def raise_descriptor_limit() -> int:
@@ -70,32 +51,80 @@ def raise_descriptor_limit() -> int:
     return soft
 
 
-def serve_uvicorn(app: str, port: int, backlog: int, workers: int, log_level: str) -> None:
+class Wanted(NamedTuple):
+    """What is to be served, and how."""
+
+    app: str
+    port: int
+    backlog: int
+    workers: int
+    log_level: str
+
+
+def become(*command: str) -> NoReturn:
+    """Replace this process by a Python program."""
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+def serve_uvicorn(wanted: Wanted) -> None:
     """Replace this process by uvicorn.
 
     Its own X-Forwarded-For handling is off, since ours checks the trusted hops; without a graceful timeout it would
-    wait for open streams for ever.
+    wait for streams that do not end for ever.
     """
-    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", str(workers), "--backlog", str(backlog), "--log-level", log_level]
-    if workers > 1:  # by default a worker that needs more than 5 s to import is taken for hung, again and again
-        command += ["--timeout-worker-healthcheck", str(HEALTHCHECK_SECONDS)]
-    command += ["--no-proxy-headers", "--timeout-graceful-shutdown", str(DRAIN_SECONDS)]
-    os.execv(sys.executable, command)
+    options = ["--host", "127.0.0.1", "--port", str(wanted.port), "--backlog", str(wanted.backlog)]
+    options += ["--workers", str(wanted.workers), "--log-level", wanted.log_level]
+    if wanted.workers > 1:  # by default a worker that needs more than 5 s to import is taken for hung, again and again
+        options += ["--timeout-worker-healthcheck", str(HEALTHCHECK_SECONDS)]
+    options += ["--no-proxy-headers", "--timeout-graceful-shutdown", str(DRAIN_SECONDS)]
+    become("-m", "uvicorn", wanted.app, *options)
 
 
-def serve_daphne(app: str, port: int, backlog: int, workers: int, log_level: str) -> None:
-    """Replace this process by daphne, or watch over several that share one listening socket."""
-    verbosity = {"debug": "2", "info": "1", "warning": "0"}[log_level]
-    command = [sys.executable, "-m", "daphne", "--verbosity", verbosity]
-    if workers == 1:
-        endpoint = f"tcp:port={port}:interface=127.0.0.1:backlog={backlog}"
-        os.execv(sys.executable, [*command, "--endpoint", endpoint, app])
-    with socket.create_server(("127.0.0.1", port), backlog=backlog) as listener:
-        fileno = listener.fileno()
-        watch(
-            [subprocess.Popen([*command, "--fd", str(fileno), app], pass_fds=[fileno]) for _ in range(workers)],
-        )
+def serve_granian(wanted: Wanted) -> None:
+    """Replace this process by granian.
+
+    Above `--backpressure` requests it lets clients hang, and each stream is one: so it is as high as our own limits may
+    go. A worker that does not end by itself is killed after the drain.
+    """
+    options = [
+        "--interface",
+        "asgi",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(wanted.port),
+        "--log-level",
+        wanted.log_level,
+    ]
+    options += ["--workers", str(wanted.workers), "--backlog", str(max(wanted.backlog, 128))]
+    options += ["--http1-buffer-size", "16384"]  # its default takes 400 kB for each stalled reader
+    options += ["--backpressure", str(GRANIAN_BACKPRESSURE), "--workers-kill-timeout", str(DRAIN_SECONDS + 1)]
+    become("-m", "granian", *options, wanted.app)
+
+
+def serve_hypercorn(wanted: Wanted) -> None:
+    """Replace this process by hypercorn with a goodbye, or watch over several."""
+    command = ["-m", "project.hypercorn_server", "--log-level", wanted.log_level, "--backlog", str(wanted.backlog)]
+    if wanted.workers == 1:
+        become(*command, "--bind", f"127.0.0.1:{wanted.port}", wanted.app)
+    share(wanted, lambda fd: [*command, "--bind", f"fd://{fd}", wanted.app])
+
+
+def serve_daphne(wanted: Wanted) -> None:
+    """Replace this process by our daphne, or watch over several."""
+    verbosity = {"debug": "2", "info": "1", "warning": "0"}[wanted.log_level]
+    command = ["-m", "sse_limits.streams.daphne", "--verbosity", verbosity]
+    if wanted.workers == 1:
+        endpoint = f"tcp:port={wanted.port}:interface=127.0.0.1:backlog={wanted.backlog}"
+        become(*command, "--endpoint", endpoint, wanted.app)
+    share(wanted, lambda fd: [*command, "--fd", str(fd), wanted.app])
+
+
+def share(wanted: Wanted, command: Callable[[int], list[str]]) -> None:
+    """Run one Python program for each worker on one listening socket, and watch over them."""
+    with socket.create_server(("127.0.0.1", wanted.port), backlog=wanted.backlog) as listener:
+        fd = listener.fileno()
+        watch([subprocess.Popen([sys.executable, *command(fd)], pass_fds=[fd]) for _ in range(wanted.workers)])
 
 
 def watch(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -114,3 +143,6 @@ def watch(processes: list[subprocess.Popen[bytes]]) -> None:
         if process.pid != pid:
             process.wait()
     sys.exit(os.waitstatus_to_exitcode(status))
+
+
+SERVERS = {"uvicorn": serve_uvicorn, "daphne": serve_daphne, "granian": serve_granian, "hypercorn": serve_hypercorn}
