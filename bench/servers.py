@@ -22,7 +22,7 @@ import redis
 
 from sse_limits.slots.embedded import find_server
 
-from .machine import CLIENT_CORE, SERVER_CORE, pin
+from .machine import CLIENT_CORE, SERVER_CORE, pin, private_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET_KEY = "bench-only-" + "0" * 40
@@ -56,6 +56,14 @@ class AsgiServer:
         self.address = ("127.0.0.1", port)
         self.process = process
         self.pid = process.pid
+
+    def private_bytes(self) -> int:
+        """The memory of its own; granian's is spread over a parent and its worker."""
+        return sum(private_bytes(pid) for pid in _tree(self.pid))
+
+    def descriptors(self) -> int:
+        """The open files of the process and of what it has started."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in _tree(self.pid))
 
 
 @contextmanager
@@ -93,13 +101,55 @@ def daphne(app: str, env: Mapping[str, str], *, core: int | None = SERVER_CORE) 
 
 
 @contextmanager
+def our_daphne(app: str, env: Mapping[str, str], *, core: int | None = SERVER_CORE) -> Iterator[AsgiServer]:
+    """Run daphne as we mend it."""
+    options = ["--verbosity", "0", "--bind", "127.0.0.1", "--port"]
+    command = [sys.executable, "-m", "sse_limits.streams.daphne", *options]
+    with _asgi("daphne", command, env, core, after=[app]) as server:
+        yield server
+
+
+@contextmanager
+def granian(app: str, env: Mapping[str, str], *, core: int | None = SERVER_CORE) -> Iterator[AsgiServer]:
+    """Run granian with one worker."""
+    options = ["--interface", "asgi", "--backpressure", "100000", "--workers-kill-timeout", "4"]
+    options += ["--log-level", "warning", "--backlog", "4096", "--host", "127.0.0.1", "--port"]
+    with _asgi("granian", [sys.executable, "-m", "granian", *options], env, core, after=[app]) as server:
+        yield server
+
+
+@contextmanager
+def hypercorn(app: str, env: Mapping[str, str], *, core: int | None = SERVER_CORE) -> Iterator[AsgiServer]:
+    """Run hypercorn as the demo does."""
+    command = [sys.executable, "-m", "project.hypercorn_server", "--log-level", "warning", "--backlog", "4096"]
+    with _asgi("hypercorn", [*command, "--bind"], env, core, after=[app], bind="127.0.0.1:") as server:
+        yield server
+
+
+@contextmanager
+def served(name: str, env: Mapping[str, str], *, core: int | None = SERVER_CORE) -> Iterator[AsgiServer]:
+    """Run the demo by `manage.py serve --server NAME`."""
+    command = [sys.executable, "manage.py", "serve", "--server", name, "--log-level", "warning", "--port"]
+    with _asgi(name, command, env, core) as server:
+        yield server
+
+
+SERVERS = {"uvicorn": uvicorn, "daphne": our_daphne, "granian": granian, "hypercorn": hypercorn}
+
+
+@contextmanager
 def _asgi(
-    name: str, command: Sequence[str], env: Mapping[str, str], core: int | None, after: Sequence[str] = ()
+    name: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    core: int | None,
+    after: Sequence[str] = (),
+    bind: str = "",
 ) -> Iterator[AsgiServer]:
     port = free_port()
     with _directory() as directory:
         log = directory / "log"
-        with _process([*command, str(port), *after], env, log, core) as process:
+        with _process([*command, f"{bind}{port}", *after], env, log, core) as process:
             server = AsgiServer(name, port, process)
             _wait(process, log, lambda: _answers(server.address))
             yield server
@@ -160,6 +210,15 @@ def _answers(address: tuple[str, int]) -> bool:
             return True
     except OSError:
         return False
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and everything that it has started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += _tree(int(child))
+    return found
 
 
 def free_port() -> int:

@@ -1,0 +1,75 @@
+"""Chromium's own EventSource reads what is published: every event once, whatever its text holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import Page
+
+from sse_limits.core.frames import event
+from sse_limits.publishing import RedisPublisher
+from sse_limits.slots.embedded import find_server
+from sse_limits.slots.memory import epoch_ms
+from sse_limits.streams.tokens import TokenKeys, mint
+from tests.conformance.generated import generate
+from tests.servers.harness import ServerProcess
+from tests.servers.slots import Store
+
+SEED = 21
+EVENTS = 2_000
+BATCH = 32  # fewer than a lane holds
+
+CONNECT = """
+() => new Promise((resolve, reject) => {
+  const source = new EventSource('/events/?topic=news');
+  window.got = [];
+  window.errors = 0;
+  source.onmessage = event => window.got.push([event.lastEventId, event.data]);
+  source.onerror = () => { window.errors += 1; reject(new Error('the stream has ended')) };
+  source.addEventListener('hello', () => resolve());
+})
+"""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    binary = find_server()
+    assert binary is not None, "the embedded extra brings one"
+    found = Store("valkey", str(binary))
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def demo(store: Store, tmp_path: Path) -> Iterator[ServerProcess]:
+    """The demo site, on a store that the test publishes to."""
+    env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
+    server = ServerProcess(
+        "uvicorn", env | {"DJANGO_SETTINGS_MODULE": "project.settings"}, app="project.asgi:application"
+    )
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+def test_generated_events_arrive_once_each(page: Page, demo: ServerProcess, store: Store) -> None:
+    token = mint(TokenKeys.from_secrets(settings.SECRET_KEY), tenant="globex", user="u1", now=epoch_ms())
+    page.context.add_cookies([{"name": "sse_limits_token", "value": token, "url": demo.url}])
+    page.evaluate(CONNECT)
+    expected: list[list[str]] = []
+    events = list(generate(SEED, EVENTS))
+    with closing(RedisPublisher(store.url, 5.0)) as publisher:
+        for start in range(0, EVENTS, BATCH):
+            batch = events[start : start + BATCH]
+            ids = publisher.publish([("news", event(each.text)) for each in batch])
+            expected += [[event_id, each.expected] for event_id, each in zip(ids, batch, strict=True)]
+            page.wait_for_function("count => window.got.length >= count", arg=len(expected))
+    found = page.evaluate("() => window.got")
+    wrong = [(got, wanted) for got, wanted in zip(found, expected, strict=False) if got != wanted]
+    assert not wrong, f"{len(wrong)} differ; the first: {wrong[0][0]!r:.300} instead of {wrong[0][1]!r:.300}"
+    assert len(found) == EVENTS
+    assert page.evaluate("() => window.errors") == 0
