@@ -48,10 +48,17 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[ServerProcess]:
+def store() -> Iterator[Store]:
     binary = find_server()
     assert binary is not None, "the embedded extra brings one"
-    store = Store("valkey", str(binary))
+    found = Store("valkey", str(binary))
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def demo(store: Store, tmp_path: Path) -> Iterator[ServerProcess]:
+    """The demo site, on a store that the test publishes to."""
     env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
     server = ServerProcess(
         "uvicorn", env | {"DJANGO_SETTINGS_MODULE": "project.settings"}, app="project.asgi:application"
@@ -59,7 +66,6 @@ def demo(tmp_path: Path) -> Iterator[ServerProcess]:
     server.wait_until_ready()
     yield server
     server.stop()
-    store.end()
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
-import pytest
 from django.conf import settings
 from playwright.sync_api import Page
 
 from sse_limits.core.frames import event
 from sse_limits.publishing import RedisPublisher
-from sse_limits.slots.embedded import find_server
 from sse_limits.slots.memory import epoch_ms
 from sse_limits.streams.tokens import TokenKeys, mint
 from tests.conformance.generated import generate
@@ -33,27 +29,6 @@ CONNECT = """
   source.addEventListener('hello', () => resolve());
 })
 """
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    binary = find_server()
-    assert binary is not None, "the embedded extra brings one"
-    found = Store("valkey", str(binary))
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def demo(store: Store, tmp_path: Path) -> Iterator[ServerProcess]:
-    """The demo site, on a store that the test publishes to."""
-    env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
-    server = ServerProcess(
-        "uvicorn", env | {"DJANGO_SETTINGS_MODULE": "project.settings"}, app="project.asgi:application"
-    )
-    server.wait_until_ready()
-    yield server
-    server.stop()
 
 
 def test_generated_events_arrive_once_each(page: Page, demo: ServerProcess, store: Store) -> None:
