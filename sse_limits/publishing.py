@@ -22,7 +22,7 @@ from hiredis import pack_command
 from redis import ConnectionPool
 from redis.exceptions import NoScriptError, RedisError
 
-from .conf import SETTING, get_conf
+from .conf import SETTING, Conf, get_conf
 from .core import frames
 from .limiter import store_url
 from .slots import keys, scripts
@@ -191,7 +191,12 @@ def get_publisher() -> Publisher:
     """This process's publisher; made at the first use."""
     conf = get_conf()
     url = store_url(conf)
-    return memory_topics() if url is None else RedisPublisher(url, max(1.0, conf.store_timeout_seconds))
+    return memory_topics() if url is None else RedisPublisher(url, patience_seconds(conf))
+
+
+def patience_seconds(conf: Conf) -> float:
+    """How long publishing and listening wait for the store: no client's admission depends on it."""
+    return max(1.0, conf.store_timeout_seconds)
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from sse_limits.conf import Conf
 from sse_limits.limiter import store_url
-from sse_limits.publishing import NO_ID, MemoryTopics, Published, memory_topics
+from sse_limits.publishing import NO_ID, MemoryTopics, Published, memory_topics, patience_seconds
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 
@@ -174,4 +174,4 @@ class MemoryFeed:
 def build_feed(conf: Conf) -> Feed:
     """A feed for the running event loop."""
     url = store_url(conf)
-    return MemoryFeed(memory_topics()) if url is None else RedisFeed(url, max(1.0, conf.store_timeout_seconds))
+    return MemoryFeed(memory_topics()) if url is None else RedisFeed(url, patience_seconds(conf))

@@ -44,24 +44,37 @@ class Reader:
                 await asyncio.sleep(0.005)
 
 
-@pytest.fixture(params=["redis", "memory"])
-async def ends(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[tuple[Hub, Publisher]]:
-    publisher: RedisPublisher | MemoryTopics
-    if request.param == "redis":
-        server.client.flushall()
-        publisher = RedisPublisher(server.url, 1.0)
-        hub = Hub(RedisFeed(server.url, 1.0))
-    else:
-        publisher = MemoryTopics()
-        hub = Hub(MemoryFeed(publisher))
-    running = asyncio.ensure_future(hub.run())
-    yield hub, publisher
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+@contextlib.asynccontextmanager
+async def running(hub: Hub) -> AsyncIterator[None]:
+    delivering = asyncio.ensure_future(hub.run())
+    yield
+    delivering.cancel()
+    await asyncio.wait([delivering])
     await hub.aclose()
-    if isinstance(publisher, RedisPublisher):
-        publisher.close()
+
+
+@pytest.fixture
+async def redis_ends(server: Server) -> AsyncIterator[tuple[Hub, RedisPublisher]]:
+    server.client.flushall()
+    publisher = RedisPublisher(server.url, 1.0)
+    hub = Hub(RedisFeed(server.url, 1.0))
+    async with running(hub):
+        yield hub, publisher
+    publisher.close()
+
+
+@pytest.fixture
+async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
+    publisher = MemoryTopics()
+    hub = Hub(MemoryFeed(publisher))
+    async with running(hub):
+        yield hub, publisher
+
+
+@pytest.fixture(params=["redis_ends", "memory_ends"])
+def ends(request: pytest.FixtureRequest) -> tuple[Hub, Publisher]:
+    found: tuple[Hub, Publisher] = request.getfixturevalue(request.param)
+    return found
 
 
 async def test_what_is_published_after_a_join_arrives_in_order(ends: tuple[Hub, Publisher]) -> None:
@@ -95,48 +108,34 @@ async def test_who_has_left_gets_nothing_and_the_last_one_ends_the_subscription(
     assert reader.data == []
 
 
-async def test_after_a_break_what_was_missed_comes_from_the_log(server: Server) -> None:
-    server.client.flushall()
-    publisher = RedisPublisher(server.url, 1.0)
-    hub = Hub(RedisFeed(server.url, 1.0))
-    running = asyncio.ensure_future(hub.run())
+async def test_after_a_break_what_was_missed_comes_from_the_log(
+    server: Server, redis_ends: tuple[Hub, RedisPublisher]
+) -> None:
+    hub, publisher = redis_ends
     reader = Reader()
-    try:
-        await hub.join("news", reader)
-        publisher.publish([("news", event("1"))])
-        await reader.until(1)
-        for client in server.client.client_list():
-            if client["sub"] != "0":
-                server.client.client_kill_filter(_id=client["id"])
-        publisher.publish([("news", event("2")), ("news", event("3"))])
-        await reader.until(3)
-        assert reader.data == ["1", "2", "3"]
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-        await hub.aclose()
-        publisher.close()
+    await hub.join("news", reader)
+    publisher.publish([("news", event("1"))])
+    await reader.until(1)
+    for client in server.client.client_list():
+        if client["sub"] != "0":
+            server.client.client_kill_filter(_id=client["id"])
+    publisher.publish([("news", event("2")), ("news", event("3"))])
+    await reader.until(3)
+    assert reader.data == ["1", "2", "3"]
 
 
-async def test_a_message_lost_on_the_way_is_fetched_before_the_next_one(server: Server) -> None:
-    server.client.flushall()
-    publisher = RedisPublisher(server.url, 1.0)
-    hub = Hub(RedisFeed(server.url, 1.0))
-    running = asyncio.ensure_future(hub.run())
+async def test_a_message_lost_on_the_way_is_fetched_before_the_next_one(
+    server: Server, redis_ends: tuple[Hub, RedisPublisher]
+) -> None:
+    hub, publisher = redis_ends
     reader = Reader()
-    try:
-        await hub.join("news", reader)
-        publisher.publish([("news", event("1"))])
-        await reader.until(1)
-        server.client.xadd(keys.log("news"), {"frame": "data: 2\n\n"})  # logged, and its message never came
-        publisher.publish([("news", event("3"))])
-        await reader.until(3)
-        assert reader.data == ["1", "2", "3"]
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-        await hub.aclose()
-        publisher.close()
+    await hub.join("news", reader)
+    publisher.publish([("news", event("1"))])
+    await reader.until(1)
+    server.client.xadd(keys.log("news"), {"frame": "data: 2\n\n"})  # logged, and its message never came
+    publisher.publish([("news", event("3"))])
+    await reader.until(3)
+    assert reader.data == ["1", "2", "3"]
 
 
 async def test_a_join_while_the_store_is_away_is_told() -> None:
