@@ -18,6 +18,9 @@ from hypercorn.config import Config
 from sse_limits.streams.node import drain_node
 
 DRAIN_SECONDS = 3
+# After the drain, for requests that are no streams. Each WebSocket holds its connection's task until hypercorn's next
+# ping, however long it has been closed: so this is always waited for in full.
+GRACE_SECONDS = 1
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
     config.bind = [options.bind]
     config.backlog = options.backlog
     config.loglevel = options.log_level
-    config.graceful_timeout = DRAIN_SECONDS
+    config.graceful_timeout = GRACE_SECONDS
     config.websocket_ping_interval = 20  # off by default: a vanished client would keep its slot
     module, _, attribute = options.app.partition(":")
     asyncio.run(run(getattr(import_module(module), attribute), config))

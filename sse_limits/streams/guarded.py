@@ -316,6 +316,7 @@ class GuardedStream:
 
     def _close(self) -> None:
         self._leave(self._disconnect(1000))  # a lease that is being won again at this moment is given back too
+        self._deadline = None  # a goodbye that is still under way finds nothing to hurry
         if self._pump_task is not None:
             self._pump_task.cancel()
 

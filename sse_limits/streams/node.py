@@ -35,7 +35,6 @@ log = logging.getLogger("sse_limits.streams.node")
 READMIT_AT_ONCE = 100
 TICK_SECONDS = 0.5
 DRAIN_POLL_SECONDS = 0.02
-DRAIN_SECONDS = 3.0
 DESCRIPTOR_SHARE = 0.7
 
 
@@ -100,15 +99,15 @@ class Node:
         await self.hub.aclose()
         await self.limiter.aclose()
 
-    def spawn_drain(self) -> None:
-        """Drain beside the requests: the server's own shutdown goes on meanwhile."""
-        self.spawn(self.drain(DRAIN_SECONDS))
-
-    async def drain(self, seconds: float) -> None:
-        """Tell every client that this process goes, and wait for them to be told, for some seconds at most."""
+    def say_goodbye(self) -> None:
+        """Begin to tell every client that this process goes."""
         self.is_draining = True
         for stream in list(self._streams.values()):
             stream.end(Reason.SHUTDOWN)
+
+    async def drain(self, seconds: float) -> None:
+        """Tell every client that this process goes, and wait for them to be told, for some seconds at most."""
+        self.say_goodbye()
         deadline = asyncio.get_running_loop().time() + seconds
         while self._streams and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - many ends, not one event
             await asyncio.sleep(DRAIN_POLL_SECONDS)
@@ -202,10 +201,13 @@ def get_node() -> Node:
 
 
 def _drain_all() -> None:
-    """Called in a signal handler."""
+    """Called in a signal handler.
+
+    The goodbyes begin with the very next callback of the loop: those of the server's own shutdown come after it.
+    """
     for loop, node in list(_nodes.items()):
         if not loop.is_closed():
-            loop.call_soon_threadsafe(node.spawn_drain)
+            loop.call_soon_threadsafe(node.say_goodbye)
 
 
 async def drain_node(seconds: float) -> None:

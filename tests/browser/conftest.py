@@ -57,12 +57,17 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture
-def demo(store: Store, tmp_path: Path) -> Iterator[ServerProcess]:
+def demo_env() -> dict[str, str]:
+    """What a module's demo site has set beside the usual."""
+    return {}
+
+
+@pytest.fixture
+def demo(store: Store, tmp_path: Path, demo_env: dict[str, str]) -> Iterator[ServerProcess]:
     """The demo site, on a store that the test publishes to."""
     env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
-    server = ServerProcess(
-        "uvicorn", env | {"DJANGO_SETTINGS_MODULE": "project.settings"}, app="project.asgi:application"
-    )
+    env |= {"DJANGO_SETTINGS_MODULE": "project.settings", **demo_env}
+    server = ServerProcess("uvicorn", env, app="project.asgi:application")
     server.wait_until_ready()
     yield server
     server.stop()

@@ -140,9 +140,11 @@ def start(slots: Store) -> Iterator[Start]:
     """Start a server of the test's own; ready unless `ready=False`."""
     with contextlib.ExitStack() as stack:
 
-        def start(name: str, *, ready: bool = True, uds: bool = False, **env: str) -> ServerProcess:
+        def start(
+            name: str, *, ready: bool = True, uds: bool = False, workers: int | None = None, **env: str
+        ) -> ServerProcess:
             environ = {"SSE_LIMITS_REDIS_URL": slots.url, "DATABASE_PATH": "/proc/no/such/place", **env}
-            server = started(stack, ServerProcess(name, environ, uds=uds))
+            server = started(stack, ServerProcess(name, environ, uds=uds, workers=workers))
             if ready:
                 server.wait_until_ready()
             return server

@@ -1,13 +1,15 @@
 """Real ASGI servers for the tests: one process each, on loopback or a Unix socket, ended by its own pid.
 
-A new server is one more row of `KINDS`. What a process logs is read after each test: nothing above INFO and no
-traceback may be in it, unless the test has said so beforehand.
+A new server is one more row of `KINDS`, started as `manage.py serve` starts it; where that is not the server's own
+command, `STOCK` has that one too. What holds whatever the server is tested on uvicorn only. What a process logs is read
+after each test: nothing above INFO and no traceback may be in it, unless the test has said so beforehand.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -22,6 +24,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.servers.apps:application"
 READY_SECONDS = 60
+CONNECT_SECONDS = 5
 STOP_SECONDS = 10
 FAULT = re.compile(
     r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|\bException\b|never (retrieved|awaited)|was destroyed|Warning: "
@@ -57,41 +60,74 @@ def _daphne(app: str, bind: str) -> list[str]:
     return ["-m", "sse_limits.streams.daphne", *where, app]
 
 
+def _granian(app: str, bind: str) -> list[str]:
+    return ["-m", "project.granian_server", "--bind", bind if ":" in bind else f"unix:{bind}", app]
+
+
 def _hypercorn(app: str, bind: str) -> list[str]:
+    return ["-m", "project.hypercorn_server", "--bind", bind if ":" in bind else f"unix:{bind}", app]
+
+
+KINDS = {
+    "uvicorn": Kind(_uvicorn),
+    "daphne": Kind(_daphne),
+    "granian": Kind(_granian),
+    # hypercorn 0.18: each connection that is cancelled at the end leaves a traceback of asyncio (Python 3.11), and it
+    # writes to a connection that is gone until it has read the end of it.
+    "hypercorn": Kind(
+        _hypercorn,
+        noise=r"StreamReaderProtocol\.connection_made|^Traceback|CancelledError|asyncio: socket\.send\(\) raised",
+    ),
+}
+
+
+def _stock_granian(app: str, bind: str) -> list[str]:
     host, _, port = bind.rpartition(":")
-    return ["-m", "project.hypercorn_server", "--bind", f"{host}:{port}" if host else f"unix:{port}", app]
+    return ["-m", "granian", "--interface", "asgi", "--workers-kill-timeout", "4", "--host", host, "--port", port, app]
 
 
-# The table runs on these; hypercorn is started by the tests of HTTP/2.
-KINDS = {"uvicorn": Kind(_uvicorn), "daphne": Kind(_daphne)}
-HYPERCORN = Kind(
-    _hypercorn,
-    # Each connection that is cancelled at the end leaves a traceback of asyncio (hypercorn 0.18, Python 3.11).
-    noise=r"StreamReaderProtocol\.connection_made|^Traceback|CancelledError",
-)
+def _stock_hypercorn(app: str, bind: str) -> list[str]:
+    return ["-m", "hypercorn", "--graceful-timeout", "3", "--bind", bind, app]
+
+
+# The servers' own commands, where `KINDS` has ours; how they stop is all that differs.
+STOCK = {
+    "stock granian": Kind(_stock_granian),
+    "stock hypercorn": Kind(_stock_hypercorn, noise=KINDS["hypercorn"].noise),
+}
 
 
 class ServerProcess:
-    """One running server. `address` is "host:port", or the path of its Unix socket."""
+    """One running server. `address` is "host:port", or the path of its Unix socket.
 
-    def __init__(self, name: str, env: Mapping[str, str], *, uds: bool = False, app: str = APP) -> None:
+    With `workers` it is `manage.py serve` that runs it, and the demo's app that it serves.
+    """
+
+    def __init__(
+        self, name: str, env: Mapping[str, str], *, uds: bool = False, app: str = APP, workers: int | None = None
+    ) -> None:
         self.name = name
-        self.kind = {**KINDS, "hypercorn": HYPERCORN}[name]
+        self.kind = {**KINDS, **STOCK}[name]
         self._directory = Path(tempfile.mkdtemp(prefix="sl-server-"))
         self.address = str(self._directory / "s") if uds else f"127.0.0.1:{free_port()}"
         self._log = self._directory / "log"
         self._read_to = 0
         self._expected: list[re.Pattern[str]] = []
+        command = self.kind.command(app, self.address) if workers is None else self._serve(workers)
         environ = {**os.environ, **TEST_TIMES, "DEBUG": "0", "DJANGO_SETTINGS_MODULE": "tests.servers.settings", **env}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.kind.command(app, self.address)],
+                [sys.executable, *command],
                 cwd=ROOT,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def _serve(self, workers: int) -> list[str]:
+        port = self.address.rpartition(":")[2]
+        return ["manage.py", "serve", "--server", self.name, "--port", port, "--workers", str(workers)]
 
     @property
     def url(self) -> str:
@@ -102,26 +138,28 @@ class ServerProcess:
         return self.process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until it accepts connections."""
+        """Wait until it answers; a listener that its workers share accepts before they do."""
         deadline = time.monotonic() + READY_SECONDS
-        while not self._accepts():
+        while not self._answers():
             assert self.process.poll() is None, f"{self.name} ended while starting:\n{self.log()}"
             assert time.monotonic() < deadline, f"{self.name} did not start:\n{self.log()}"
             time.sleep(0.02)
 
-    def _accepts(self) -> bool:
+    def _answers(self) -> bool:
         try:
-            self.connect().close()
+            with self.connect() as connection:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                return connection.recv(1) != b""
         except OSError:
             return False
-        return True
 
     def connect(self) -> socket.socket:
-        """Open a blocking connection."""
+        """Open a blocking connection, whose calls time out."""
         host, _, port = self.address.rpartition(":")
         if host:
-            return socket.create_connection((host, int(port)), 5)
+            return socket.create_connection((host, int(port)), CONNECT_SECONDS)
         found = socket.socket(socket.AF_UNIX)
+        found.settimeout(CONNECT_SECONDS)
         try:
             found.connect(self.address)
         except OSError:
@@ -139,16 +177,21 @@ class ServerProcess:
         shutil.rmtree(self._directory)
 
     def kill(self) -> None:
-        """End it without a chance to clean up."""
+        """End it, and the workers that it may have, without a chance to clean up."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        workers = [os.pidfd_open(int(child)) for child in children]
         self.process.kill()
-        self._wait()
+        self.process.wait()
+        for worker in workers:
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+            select.select([worker], [], [])  # until it is dead, and its sockets are closed
+            os.close(worker)
 
     def _wait(self) -> None:
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             raise AssertionError(f"{self.name} did not end within {STOP_SECONDS} s:\n{self.log()}") from None
 
     def log(self) -> str:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from websockets import InvalidStatus
 
-from .client import Clients, Stream, until
+from .client import Clients, Stream, handshake_bytes, until
 from .conftest import CORS_ORIGIN
 from .harness import ServerProcess
 from .slots import Store, held, token
@@ -211,6 +211,14 @@ async def test_a_websocket_is_refused_before_the_upgrade(server: ServerProcess, 
     assert full.headers["retry-after"] == str(body["retry_after"])
     assert full.headers["content-type"] == "application/problem+json"
     assert nobody.headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_connection_of_a_refused_handshake_is_closed_but_granian_keeps_it_open(
+    server: ServerProcess, slots: Store, clients: Clients
+) -> None:
+    refused = await (await clients.send(server, handshake_bytes("/echo/"))).head()
+    assert refused.status == 401
+    assert await refused.is_closed(2) == (server.name != "granian")
 
 
 BAD_TOKENS = {

@@ -116,27 +116,6 @@ async def test_a_reader_that_stalls_is_ended_at_the_deadline_and_holds_up_nobody
     assert time.monotonic() - began < DEADLINE_SECONDS + 3
 
 
-async def test_a_node_that_is_told_to_stop_says_goodbye(
-    start: Start, kind: str, slots: Store, clients: Clients
-) -> None:
-    server = start(kind)
-    streams = [await clients.get(server, "/events/?topic=news", token(f"s{number}")) for number in range(10)]
-    foreign = await clients.get(server, "/raw/", token("foreign"))
-    sockets = [await clients.websocket(server, "/ws/", token(f"w{number}")) for number in range(10)]
-    server.process.terminate()
-    for stream in [*streams, foreign]:
-        goodbye = await stream.rest(8)
-        assert b"event: shutdown\n" in goodbye
-        assert re.search(rb"retry: \d+\n", goodbye)
-    for socket in sockets:
-        with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(socket.recv(), 8)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
-    await asyncio.to_thread(server.process.wait, 6)
-    assert slots.in_use() == {}
-
-
 class TestWebsocket:
     async def test_messages_are_answered(self, server: ServerProcess, clients: Clients) -> None:
         socket = await clients.websocket(server, "/ws/", token())

@@ -59,12 +59,10 @@ async def test_a_session_that_names_nobody_or_too_many_is_refused(
 
 
 async def test_a_session_is_looked_up_once_however_often_it_comes(
-    start: Start, kind: str, slots: Store, clients: Clients, people: People
+    start: Start, slots: Store, clients: Clients, people: People
 ) -> None:
     """Its row is gone after the first visit: whoever asks the database again finds nobody."""
-    if kind != "uvicorn":
-        pytest.skip("the same code on every server")
-    server = start(kind, DATABASE_PATH=people.database, SSE_LIMITS_SESSION_CACHE_SECONDS="2")
+    server = start("uvicorn", DATABASE_PATH=people.database, SSE_LIMITS_SESSION_CACHE_SECONDS="2")
     cookie = session(people, "gus")
     assert (await clients.get(server, "/raw/", headers=cookie)).status == 200
     with sqlite3.connect(people.database) as database:
@@ -79,12 +77,8 @@ async def test_a_session_is_looked_up_once_however_often_it_comes(
     await until(is_nobody, 4)
 
 
-async def test_a_database_that_is_away_is_503_for_sessions_only(
-    start: Start, kind: str, slots: Store, clients: Clients
-) -> None:
-    if kind != "uvicorn":
-        pytest.skip("the same code on every server")
-    server = start(kind)
+async def test_a_database_that_is_away_is_503_for_sessions_only(start: Start, slots: Store, clients: Clients) -> None:
+    server = start("uvicorn")
     server.expect("sessions cannot be looked up")
     for number in range(5):
         refused = await clients.get(server, "/raw/", headers=[("Cookie", f"sessionid={number}{'x' * 31}")])

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from websockets import InvalidStatus
 
 from .client import Clients, Stream, handshake_bytes, request_bytes, until
 from .conftest import Start
@@ -281,6 +280,8 @@ async def test_a_client_that_sends_more_than_the_app_takes_is_held_up(
                 await websocket.send("x" * 500_000)
                 sent += 1
     assert sent < 40, "20 MB"
+    websocket.transport.abort()
+    await until(lambda: slots.in_use() == {}, 2 + SOON)
 
 
 async def test_a_full_mailbox_delays_the_news_of_the_end_only_until_the_app_takes(
@@ -291,22 +292,3 @@ async def test_a_full_mailbox_delays_the_news_of_the_end_only_until_the_app_take
         await websocket.send(str(number))
     websocket.transport.abort()
     await until(lambda: slots.in_use() == {}, 1.5 + SOON)
-
-
-# -- the end of the process --------------------------------------------------------------------------------------------
-
-
-async def test_a_node_that_is_told_to_stop_gives_its_slots_back(
-    start: Start, kind: str, slots: Store, clients: Clients
-) -> None:
-    """Kludex/uvicorn#2829."""
-    server = start(kind)
-    server.expect("ERROR: +Cancel", "timeout graceful shutdown", "ERROR: +Exception in ASGI", "Traceback")
-    for _ in range(3):
-        await clients.get(server, "/raw/", token())
-    with contextlib.suppress(InvalidStatus):
-        await clients.websocket(server, "/echo/", token())
-    assert slots.in_use() == held(4, "gina", "globex")
-    server.process.terminate()
-    await asyncio.to_thread(server.process.wait, 8)
-    assert slots.in_use() == {}

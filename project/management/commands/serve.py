@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandParser
 DRAIN_SECONDS = 3
 HEALTHCHECK_SECONDS = 30
 MAX_BACKLOG = 2048
-GRANIAN_BACKPRESSURE = 100_000
+GRANIAN_MIN_BACKLOG = 128
 
 
 class Command(BaseCommand):
@@ -81,25 +81,10 @@ def serve_uvicorn(wanted: Wanted) -> None:
 
 
 def serve_granian(wanted: Wanted) -> None:
-    """Replace this process by granian.
-
-    Above `--backpressure` requests it lets clients hang, and each stream is one: so it is as high as our own limits may
-    go. A worker that does not end by itself is killed after the drain.
-    """
-    options = [
-        "--interface",
-        "asgi",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(wanted.port),
-        "--log-level",
-        wanted.log_level,
-    ]
-    options += ["--workers", str(wanted.workers), "--backlog", str(max(wanted.backlog, 128))]
-    options += ["--http1-buffer-size", "16384"]  # its default takes 400 kB for each stalled reader
-    options += ["--backpressure", str(GRANIAN_BACKPRESSURE), "--workers-kill-timeout", str(DRAIN_SECONDS + 1)]
-    become("-m", "granian", *options, wanted.app)
+    """Replace this process by granian with a goodbye."""
+    options = ["--bind", f"127.0.0.1:{wanted.port}", "--backlog", str(max(wanted.backlog, GRANIAN_MIN_BACKLOG))]
+    options += ["--workers", str(wanted.workers), "--log-level", wanted.log_level]
+    become("-m", "project.granian_server", *options, wanted.app)
 
 
 def serve_hypercorn(wanted: Wanted) -> None:
