@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from . import conf, policy
 from .slots.embedded import find_server
 from .streams.guard import StreamGuard
-from .streams.tokens import JwtVerifier
+from .streams.jwt_tokens import JwtVerifier
 
 AppConfigs = Sequence[AppConfig] | None
 
