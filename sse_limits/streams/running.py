@@ -48,6 +48,7 @@ class RunningStream(ABC):
         "_at_boundary",
         "_deadline",
         "_gone",
+        "_is_aborted",
         "_is_event_stream",
         "_mailbox",
         "_node",
@@ -78,6 +79,7 @@ class RunningStream(ABC):
         self.finished = False
         self.outlet: Outlet | None = None
         self.writing_since: float | None = None
+        self._is_aborted = False
         self._is_event_stream = False
         self._at_boundary = True
         self._deadline: asyncio.Timeout | None = None
@@ -119,9 +121,10 @@ class RunningStream(ABC):
         finally:
             self._passing -= 1
             if message is not None and is_disconnect(message):
-                self._gone = message
                 if self.lease is not None:
                     self._disconnected(message)
+                else:
+                    self._gone = message
             elif self.lease is not None and not self._passing and self._pump_task is None:
                 self._start_pump()
         return message
@@ -175,9 +178,6 @@ class RunningStream(ABC):
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
                 raise
-            log.info(
-                "an app went on for %g s after its stream had ended: cancelled", self._node.limiter.conf.cleanup_seconds
-            )
         except (OSError, RuntimeError) as exc:
             # To a client that has left, or after our goodbye, a server may refuse to send: nobody's fault.
             if not (self.reason is not None or (self.is_gone and isinstance(exc, OSError))):
@@ -190,6 +190,9 @@ class RunningStream(ABC):
         self._leave(self._disconnect(1000))  # a lease that is being won again at this moment is given back too
         if self._pump_task is not None:
             self._pump_task.cancel()
+        if self._deadline is not None and self._deadline.expired() and not self._is_aborted:
+            seconds = self._node.limiter.conf.cleanup_seconds
+            log.info("an app went on for %g s after its stream had ended: cancelled", seconds)
 
     def _give_back(self) -> None:
         if self.lease is not None:
@@ -202,22 +205,29 @@ class RunningStream(ABC):
         self._pump_task = asyncio.get_running_loop().create_task(pumping, context=contextvars.Context())
 
     async def _pump(self, mailbox: Mailbox) -> None:
-        while self._gone is None:
-            try:
-                message = await self._receive()
-            except Exception as exc:  # of whatever server: the slot must not wait for the app to notice
-                log.debug("receive() failed, taken as a disconnect: %r", exc)
-                message = self._disconnect(1006)
-            if is_disconnect(message):
-                self._disconnected(message)
-            else:
-                await mailbox.put(message)
+        """Receive until the client has gone; what it still says after our goodbye is dropped, to come to its close."""
+        patience_seconds = self._node.limiter.conf.keepalive_seconds
+        while not is_disconnect(message := await self._next_message()):
+            if not await mailbox.put(message, patience_seconds):
+                log.info("ended: %s", Reason.SLOW_CONSUMER)
+                mailbox.close(self._disconnect(CAUSES[Reason.SLOW_CONSUMER].close_code))
+                self._give_back()
+                self.end(Reason.SLOW_CONSUMER)
+        self._disconnected(message)
+
+    async def _next_message(self) -> Message:
+        try:
+            return await self._receive()
+        except Exception as exc:  # of whatever server: the slot must not wait for the app to notice
+            log.debug("receive() failed, taken as a disconnect: %r", exc)
+            return self._disconnect(1006)
 
     def _disconnected(self, message: Message) -> None:
         """The client has gone, or has all of its response: the slot is free from here on."""
-        self._leave(message)
-        if not self.finished:
-            self._cancel_later()
+        if self._gone is None:
+            self._leave(message)
+            if not self.finished:
+                self._cancel_later()
 
     def _cancel_later(self) -> None:
         if self._deadline is not None:
@@ -248,6 +258,7 @@ class RunningStream(ABC):
             self.reason = self.reason or reason
             is_ended = servers.abort(self.scope, self._send)
             log.info("ended: %s%s", reason, "" if is_ended else "; its connection could not be")
+            self._is_aborted = True
             self._disconnected(self._disconnect(CAUSES[reason].close_code))
             if self._deadline is not None:  # it waits for the client, not for cleaning up
                 self._deadline.reschedule(asyncio.get_running_loop().time())
