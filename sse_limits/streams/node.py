@@ -28,6 +28,7 @@ from .feeds import build_feed
 from .hub import Hub
 from .identification import Identifier, Request, Scope
 from .running import RunningStream
+from .server_options import tell_missing
 from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
@@ -189,14 +190,18 @@ class Node:
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
 
 
-def get_node() -> Node:
-    """The node of the running event loop; made and started at the first call."""
+def get_node(send: Any = None) -> Node:
+    """The node of the running event loop; made and started at the first call.
+
+    `send` is the server's, by which the options that it lacks are told then.
+    """
     loop = asyncio.get_running_loop()
     node = _nodes.get(loop)
     if node is None:
         node = _nodes[loop] = Node(build_limiter())
         node.start()
         on_termination(_drain_all)
+        tell_missing(send)
         log.debug("node %s", node.limiter.node_id)
     return node
 
