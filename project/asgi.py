@@ -27,5 +27,5 @@ application = StreamGuard(
             "websocket": URLRouter([path("ws/", Sockets.as_asgi())]),
         }
     ),
-    streams={"/views/clock/": "clock"},
+    streams={"/views/clock/": "clock", "/es/": "eventstream"},
 )

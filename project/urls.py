@@ -12,4 +12,5 @@ urlpatterns = [
     path("api/", include("sse_limits.api.urls")),
     path("healthz", views.healthz),
     path("views/clock/", views.clock),
+    path("es/", include("django_eventstream.urls"), {"channels": ["news"]}),
 ]

@@ -20,3 +20,4 @@ class SseLimitsConfig(AppConfig):
         register(checks.check_policy)
         register(checks.check_store)
         register(checks.check_guard)
+        register(checks.check_daphne)

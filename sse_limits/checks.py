@@ -1,6 +1,7 @@
 """System checks: a mistake in the settings is told with an id, what is wrong and what to write instead.
 
-`docs/checks.md` lists them. E001-E007 come from `conf` and `policy`, which refuse to work with the same mistakes.
+`docs/checks.md` lists them. E001-E007 come from `conf` and `policy`, which refuse to work with the same mistakes. What
+only a server's own process knows, W004-W008, is told there: `streams/server_options.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
@@ -16,7 +17,8 @@ from django.utils.module_loading import import_string
 from . import conf, policy
 from .slots.embedded import find_server
 from .streams.guard import StreamGuard
-from .streams.tokens import JwtVerifier
+from .streams.jwt_tokens import JwtVerifier
+from .streams.server_options import STOCK_DAPHNE
 
 AppConfigs = Sequence[AppConfig] | None
 
@@ -80,6 +82,14 @@ def check_guard(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
     hint = "In asgi.py: application = StreamGuard(application, streams={'/events/': 'events'})."
     message = f"{path} is not a StreamGuard: consumers and @limited_stream refuse to serve, and nothing is limited."
     return [Warning(message, hint=hint, id="sse_limits.W002")]
+
+
+def check_daphne(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
+    """W004: `runserver` is stock daphne's, not ours."""
+    names = [config.name for config in apps.get_app_configs()]
+    if "daphne" in names and names.index("daphne") < names.index("sse_limits"):
+        return [STOCK_DAPHNE.warning(None)]
+    return []
 
 
 def _no_app(message: str) -> CheckMessage:

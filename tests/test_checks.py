@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, registry
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
@@ -270,6 +271,29 @@ class TestW003:
         assert (found.id, found.hint) == ("sse_limits.W003", self.HINT)
         assert found.msg.startswith(f"ASGI_APPLICATION is {path!r}, which cannot be imported: ")
         assert found.msg.endswith(". Streams cannot be guarded.")
+
+
+class TestW004:
+    @pytest.fixture
+    def without(self) -> list[str]:
+        return [name for name in settings.INSTALLED_APPS if name != "sse_limits"]
+
+    def test_daphne_stands_before_us(self, without: list[str]) -> None:
+        with override_settings(INSTALLED_APPS=[*without, "sse_limits"]):
+            (found,) = checks.check_daphne(None)
+        assert found == Warning(
+            "This is stock daphne: it takes whatever a stream sends into memory, "
+            "and answers a rejected WebSocket with a bare 403.",
+            hint="List 'sse_limits' before 'daphne' in INSTALLED_APPS for runserver; on the command line start "
+            "sse-limits-daphne.",
+            id="sse_limits.W004",
+        )
+
+    def test_the_right_order_and_no_daphne_are_silent(self, without: list[str]) -> None:
+        assert checks.check_daphne(None) == []
+        without.remove("daphne")
+        with override_settings(INSTALLED_APPS=[*without, "sse_limits"]):
+            assert checks.check_daphne(None) == []
 
 
 class TestSeveral:

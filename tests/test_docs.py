@@ -12,6 +12,7 @@ from sse_limits.conf import Conf
 from sse_limits.core.rejections import CAUSES
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCES_OF_CHECKS = ("checks.py", "conf.py", "policy.py", "streams/server_options.py")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -50,7 +51,7 @@ def test_the_table_of_reasons_is_the_code() -> None:
 
 
 def test_every_check_is_documented() -> None:
-    sources = "".join((ROOT / "sse_limits" / name).read_text() for name in ("checks.py", "conf.py", "policy.py"))
+    sources = "".join((ROOT / "sse_limits" / name).read_text() for name in SOURCES_OF_CHECKS)
     used = set(re.findall(r'"(?:sse_limits\.)?([EW]\d{3})"', sources))
     assert {row[0].removeprefix("sse_limits.") for row in rows("docs/checks.md", "id")} == used
 

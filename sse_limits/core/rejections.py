@@ -50,6 +50,7 @@ class Reason(StrEnum):
     WRITE_DEADLINE = "write_deadline"
     SHUTDOWN = "shutdown"
     DRAINING = "draining"
+    SLOW_CONSUMER = "slow_consumer"
 
 
 class Cause(NamedTuple):
@@ -129,6 +130,10 @@ CAUSES: dict[Reason, Cause] = {
     Reason.DRAINING: Cause(
         22, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1012, (1, 10),
         "This server is about to restart. Try again in %(retry_after)d s.",
+    ),
+    Reason.SLOW_CONSUMER: Cause(
+        23, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1013, (5, 10),
+        "What you sent was not taken for too long.",
     ),
 }  # fmt: skip
 

@@ -121,7 +121,7 @@ class Server(DaphneServer):  # type: ignore[misc] # daphne has no types
         from .node import get_node
 
         try:
-            get_node()
+            get_node(self.handle_reply)
             self._has_node = True
         except (SseLimitsError, EmbeddedServerError) as exc:
             log.critical("the server does not start: %s", exc)

@@ -58,7 +58,7 @@ class StreamGuard:
                 await self.app(scope, receive, send)
 
     async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
-        node = get_node()
+        node = get_node(send)
         stream_class = self._class_of(scope["path"])
         if stream_class is None or scope.get("method") == "OPTIONS":
             stream = GuardedStream(node, scope, receive, send)
@@ -123,7 +123,7 @@ class _Lifespan:
 
     async def _start(self) -> None:
         try:
-            get_node()
+            get_node(self._send)
         except (SseLimitsError, EmbeddedServerError) as exc:
             await self.send({"type": "lifespan.startup.failed", "message": str(exc)})
             raise

@@ -21,7 +21,8 @@ from sse_limits.core.rejections import Reason, Reject
 from sse_limits.sessions import SessionsUnavailable, SessionUsers
 
 from . import cors
-from .tokens import Claims, JwtVerifier, TokenFault, TokenKeys, verify
+from .jwt_tokens import JwtVerifier
+from .tokens import Claims, TokenFault, TokenKeys, verify
 
 log = logging.getLogger("sse_limits.streams.identification")
 

@@ -25,9 +25,10 @@ from sse_limits.slots.memory import epoch_ms
 from . import cors
 from .descriptors import lowest_free_descriptor
 from .feeds import build_feed
-from .guarded import GuardedStream
 from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .running import RunningStream
+from .server_options import tell_missing
 from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
@@ -46,7 +47,7 @@ class Node:
         self.identifier = Identifier(limiter.conf, limiter.sessions, epoch_ms)
         self.readers = cors.readers(limiter.conf)
         self.hub = Hub(build_feed(limiter.conf))
-        self._streams: dict[str, GuardedStream] = {}
+        self._streams: dict[str, RunningStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_short = False
         self.is_draining = False
@@ -71,12 +72,12 @@ class Node:
                 log.exception("%s failed and is started again", work.__qualname__)
             await asyncio.sleep(TICK_SECONDS)
 
-    def add(self, stream: GuardedStream) -> None:
+    def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""
         if stream.lease is not None:
             self._streams[stream.lease.held.stream] = stream
 
-    def remove(self, stream: GuardedStream) -> None:
+    def remove(self, stream: RunningStream) -> None:
         """Forget a stream; doing it again changes nothing."""
         if stream.lease is not None:
             self._streams.pop(stream.lease.held.stream, None)
@@ -169,7 +170,7 @@ class Node:
         for start in range(0, len(lost), READMIT_AT_ONCE):
             await asyncio.gather(*(self._readmit(stream) for stream in lost[start : start + READMIT_AT_ONCE]))
 
-    async def _readmit(self, stream: GuardedStream) -> None:
+    async def _readmit(self, stream: RunningStream) -> None:
         if stream.lease is None or stream.is_gone or stream.reason is not None:
             return
         self.remove(stream)
@@ -188,14 +189,18 @@ class Node:
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
 
 
-def get_node() -> Node:
-    """The node of the running event loop; made and started at the first call."""
+def get_node(send: Any = None) -> Node:
+    """The node of the running event loop; made and started at the first call.
+
+    `send` is the server's, by which the options that it lacks are told then.
+    """
     loop = asyncio.get_running_loop()
     node = _nodes.get(loop)
     if node is None:
         node = _nodes[loop] = Node(build_limiter())
         node.start()
         on_termination(_drain_all)
+        tell_missing(send)
         log.debug("node %s", node.limiter.node_id)
     return node
 

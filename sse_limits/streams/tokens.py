@@ -1,4 +1,4 @@
-"""Stream tokens, ours and JWTs: minted and verified locally, at the cost of no I/O.
+"""Stream tokens: minted and verified locally, at the cost of no I/O. JWTs of other issuers: `jwt_tokens.py`.
 
 Our token is `sl1.<kid>.<base64url(JSON)>.<first 22 characters of base64url(HMAC-SHA256)>`; the MAC covers all before
 its dot. Verifying never raises, whatever a client sent: a refused token is a `TokenFault`, a value. Where a token is
@@ -18,28 +18,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 MAX_TOKEN_BYTES = 2048
-MAX_JWT_BYTES = 8192
 MAX_TEXT_CHARS = 1024  # of a user, tenant, tier, topic or session id
+MAX_INSTANT = 2**53  # up to here every JSON reader keeps whole numbers exactly
 AUDIENCES = frozenset({"stream", "ticket", "control"})
 
 _KEY_PURPOSE = b"sse_limits.token.v1"
 _PREFIX = b"sl1."
 _PAYLOAD_START = len("sl1.0123.")
-_MAX_INSTANT = 2**53  # up to here every JSON reader keeps whole numbers exactly
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _TENANT_BREAKERS = frozenset("/{}")
 _FROM_URLSAFE = bytes.maketrans(b"-_", b"+/")
 _TO_URLSAFE = bytes.maketrans(b"+/", b"-_")
 _decode_json = json.JSONDecoder().raw_decode  # a third of the cost of json.loads
-
-_HMAC = frozenset({"HS256", "HS384", "HS512"})
-_ASYMMETRIC = frozenset({*(kind + size for kind in ("RS", "PS", "ES") for size in ("256", "384", "512")), "EdDSA"})
-_JWT_CLAIMS = {"user": ("u", "sub"), "tenant": ("t", "tenant"), "tier": ("tier", "tier"), "topics": ("top", "topics")}
-# PyJWT parses the unsigned header: what json and cryptography may raise on it is a bad token too.
-_HOSTILE_INPUT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class TokenFault(StrEnum):
@@ -111,12 +104,12 @@ def mint(
     """
     if audience not in AUDIENCES:
         raise ValueError(f"A token's audience is one of {', '.join(sorted(AUDIENCES))}, not {audience!r}.")
-    if not (0 < ttl_seconds * 1000 < _MAX_INSTANT):
+    if not (0 < ttl_seconds * 1000 < MAX_INSTANT):
         raise ValueError(f"A token's lifetime must be a positive number of seconds, not {ttl_seconds!r}.")
     fields: dict[str, object] = {"t": tenant, "u": user, "exp": now + math.ceil(ttl_seconds * 1000), "iat": now}
     listed = topics if topics is None or isinstance(topics, str) else list(topics)
     fields |= {name: value for name, value in (("tier", tier), ("top", listed), ("sid", sid)) if value is not None}
-    _claims_from(fields)  # what verify would refuse is never minted
+    claims_from(fields)  # what verify would refuse is never minted
     return _sign(*keys.by_kid[0], {**fields, "aud": audience})
 
 
@@ -126,7 +119,7 @@ def verify(keys: TokenKeys, token: str | bytes, *, now: int, audience: str = "st
     A token is valid while `now` (epoch ms) is before its expiry. `EXPIRED` is said only of a token that is otherwise
     good; a token for another audience or under an unknown key is `BAD`.
     """
-    raw = _token_bytes(token, MAX_TOKEN_BYTES)
+    raw = token_bytes(token, MAX_TOKEN_BYTES)
     if not raw.startswith(_PREFIX):
         return TokenFault.BAD
     signed, _, mac = raw.rpartition(b".")
@@ -137,100 +130,12 @@ def verify(keys: TokenKeys, token: str | bytes, *, now: int, audience: str = "st
         return TokenFault.BAD
     try:
         fields = _parse_payload(signed[_PAYLOAD_START:])
-        claims = _claims_from(fields)
+        claims = claims_from(fields)
     except (ValueError, RecursionError):
         return TokenFault.BAD
     if fields.get("aud") != audience:
         return TokenFault.BAD
     return claims if now < claims.expires_at else TokenFault.EXPIRED
-
-
-class JwtVerifier:
-    """Verifies another issuer's JWTs with one pinned key. Not changed after construction, safe to share.
-
-    `key` is the HMAC secret or the public key in PEM; `algorithms` are all HMAC or all asymmetric; `audience` is what
-    `aud` must hold (one of several); `issuer` None accepts any; `leeway_seconds` is by how much the issuer's clock may
-    differ; `claims` renames the claims read for `user` (sub), `tenant`, `tier` and `topics`.
-
-    Raises ValueError for an unsafe configuration or a key that does not fit, ImportError without PyJWT or cryptography.
-    """
-
-    __slots__ = ("_checks", "_leeway_ms", "_names")
-
-    def __init__(
-        self,
-        key: str | bytes,
-        algorithms: Sequence[str],
-        audience: str | Sequence[str],
-        issuer: str | Sequence[str] | None = None,
-        leeway_seconds: float = 0,
-        claims: Mapping[str, str] | None = None,
-    ) -> None:
-        if not audience or not all(audience):
-            raise ValueError("A JWT verifier needs an audience: without one, tokens for other services would pass.")
-        if not (0 <= leeway_seconds < math.inf):
-            raise ValueError(f"A JWT's leeway must be zero or more seconds, not {leeway_seconds!r}.")
-        renamed = claims or {}
-        if unknown := sorted(set(renamed) - set(_JWT_CLAIMS)):
-            raise ValueError(f"JWT claims can be named for {', '.join(_JWT_CLAIMS)}, not for {', '.join(unknown)}.")
-        _check_algorithms(algorithms)
-        self._checks: dict[str, Any] = {"key": _prepare_key(key, algorithms), "algorithms": list(algorithms)}
-        # PyJWT would look at its own clock: it requires `exp`, and times are checked here, against `now`.
-        own = {"require": ["exp", "aud"], "verify_exp": False, "verify_iat": False, "verify_nbf": False}
-        self._checks |= {"audience": audience, "issuer": issuer, "options": own}
-        self._leeway_ms = round(leeway_seconds * 1000)
-        self._names = {short: renamed.get(name, default) for name, (short, default) in _JWT_CLAIMS.items()}
-
-    def verify(self, token: str | bytes, now: int) -> Claims | TokenFault:
-        """Return the claims of a JWT, or why it is refused. Never raises. `now` is epoch ms."""
-        import jwt
-
-        raw = _token_bytes(token, MAX_JWT_BYTES)
-        try:
-            claims = self._claims_from(jwt.decode(raw, **self._checks), now)
-        except (jwt.PyJWTError, *_HOSTILE_INPUT):
-            return TokenFault.BAD
-        return claims if now < claims.expires_at else TokenFault.EXPIRED
-
-    def _claims_from(self, payload: Mapping[str, object], now: int) -> Claims:
-        expires_at, issued_at, not_before = (_milliseconds(payload.get(name, 0)) for name in ("exp", "iat", "nbf"))
-        if now < not_before - self._leeway_ms:
-            raise ValueError("This token is not valid yet.")
-        fields = {short: payload[name] for short, name in self._names.items() if name in payload}
-        return _claims_from({**fields, "exp": expires_at + self._leeway_ms, "iat": issued_at})
-
-
-def _check_algorithms(algorithms: Sequence[str]) -> None:
-    accepted = _HMAC | _ASYMMETRIC
-    if isinstance(algorithms, str) or not algorithms:
-        raise ValueError("A JWT verifier needs a list of the algorithms it accepts.")
-    if not accepted.issuperset(algorithms):
-        raise ValueError(f"JWT algorithms must be among {', '.join(sorted(accepted))}, not {list(algorithms)}.")
-    if not (_HMAC.issuperset(algorithms) or _HMAC.isdisjoint(algorithms)):
-        raise ValueError("HMAC and asymmetric JWT algorithms don't mix: the public key would pass as the secret.")
-
-
-def _prepare_key(key: str | bytes, algorithms: Sequence[str]) -> object:
-    try:
-        import jwt
-
-        handlers = [jwt.get_algorithm_by_name(name) for name in algorithms]
-    except (ImportError, NotImplementedError) as exc:  # the second: PyJWT without cryptography
-        raise ImportError("JSON Web Tokens need PyJWT and cryptography: pip install sse-limits[jwt]") from exc
-    try:
-        prepared = [handler.prepare_key(key) for handler in handlers]
-    except (jwt.PyJWTError, TypeError, ValueError) as exc:
-        raise ValueError(f"The JWT key does not fit {', '.join(algorithms)}: {exc}") from exc
-    for handler, each in zip(handlers, prepared, strict=True):
-        if weakness := handler.check_key_length(each):
-            raise ValueError(f"The JWT key is too weak: {weakness}")
-    return prepared[0]
-
-
-def _milliseconds(seconds: object) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 < _MAX_INSTANT:
-        raise ValueError("A JWT's times must be seconds since the epoch.")  # NaN too: it compares false
-    return round(seconds * 1000)
 
 
 def _to_bytes(secret: str | bytes) -> bytes:
@@ -269,7 +174,7 @@ def _sign(kid: bytes, key: bytes, fields: Mapping[str, object]) -> str:
     return token.decode()
 
 
-def _token_bytes(token: object, max_bytes: int) -> bytes:
+def token_bytes(token: object, max_bytes: int) -> bytes:
     """Return the token as bytes, empty for what can't be one: another type, too long, not ASCII."""
     if isinstance(token, str):
         return token.encode() if len(token) <= max_bytes and token.isascii() else b""
@@ -284,7 +189,7 @@ def _parse_payload(payload: bytes) -> dict[str, object]:
     return fields
 
 
-def _claims_from(fields: Mapping[str, object]) -> Claims:
+def claims_from(fields: Mapping[str, object]) -> Claims:
     """Check the fields of a stream token (times in ms); ValueError says which one can't stand in a token."""
     tenant, tier, sid = fields.get("t"), fields.get("tier"), fields.get("sid")
     return Claims(
@@ -316,6 +221,6 @@ def _topics(value: object) -> tuple[str, ...]:
 
 
 def _instant(value: object, name: str) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_INSTANT:  # a bool is an int, but no time
+    if type(value) is not int or not 0 <= value < MAX_INSTANT:  # a bool is an int, but no time
         raise ValueError(f"A token's {name} must be a whole number of ms since the epoch.")
     return value

@@ -257,6 +257,7 @@ STREAMS = {f"/{route}": StreamClass(route.strip("/")) for route in APPS if route
     "/tree/*": StreamClass("tree"),
     "/views/clock/": StreamClass("clock"),
     "/views/ticks/": StreamClass("ticks"),
+    "/es/": StreamClass("eventstream"),
 }
 WEBSOCKETS = (
     {f"/{route}": app for route, app in APPS.items()}

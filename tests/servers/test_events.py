@@ -114,6 +114,8 @@ async def test_a_reader_that_stalls_is_ended_at_the_deadline_and_holds_up_nobody
     began = time.monotonic()
     await until(lambda: slots.in_use() == held(1, "reads", "globex"), 10)
     assert time.monotonic() - began < DEADLINE_SECONDS + 3
+    await until(lambda: server.log().count("ended: write_deadline") == 2, 1)
+    assert "an app went on" not in server.log(), "it was cancelled at once"
 
 
 class TestWebsocket:

@@ -13,5 +13,6 @@ urlpatterns = [
     path("views/limited-open/", views.limited_open),
     path("views/dropped/", views.dropped),
     path("views/ticks/", views.limited.__wrapped__),
+    path("es/send/", views.send_to_eventstream),
     path("", include("project.urls")),
 ]

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified, StreamingHttpResponse
+from django_eventstream import send_event
 
 from sse_limits.streams.views import StreamClass, limited_stream
 
@@ -49,6 +50,12 @@ async def limited_event(request: HttpRequest) -> StreamingHttpResponse:
 @limited_stream(StreamClass("limited-open", anonymous=True))
 async def limited_open(request: HttpRequest) -> StreamingHttpResponse:
     return streaming(request)
+
+
+def send_to_eventstream(request: HttpRequest) -> HttpResponse:
+    """Publish by django-eventstream, which knows the listeners of its own process only."""
+    send_event("news", "message", {"said": request.GET["said"]})
+    return HttpResponse("sent")
 
 
 def afterwards(view: Callable[..., Any]) -> Callable[..., Any]:
