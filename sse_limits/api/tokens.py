@@ -15,9 +15,10 @@ from rest_framework.views import APIView
 from sse_limits.conf import get_conf
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.policy import get_policy, resolve_tenant
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 
 class TokenRequest(serializers.Serializer[Any]):

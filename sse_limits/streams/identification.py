@@ -18,10 +18,11 @@ from django.conf import settings
 from sse_limits.conf import Conf
 from sse_limits.core.identity import Identity, TrustedProxies, group_address
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionsUnavailable, SessionUsers
 
 from . import cors
-from .tokens import Claims, JwtVerifier, TokenFault, TokenKeys, verify
+from .tokens import Claims, JwtVerifier, TokenFault, verify
 
 log = logging.getLogger("sse_limits.streams.identification")
 

@@ -15,7 +15,8 @@ from django.conf import settings as django_settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from sse_limits.streams.tokens import Claims, TokenFault, TokenKeys, verify
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.streams.tokens import Claims, TokenFault, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = {"tiers": {"anonymous": {}, "free": {}, "pro": {}}, "tenants": {"acme": {"tier": "pro"}}}

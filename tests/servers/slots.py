@@ -9,9 +9,10 @@ from typing import Any
 
 from django.conf import settings
 
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.slots import keys
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 from tests.slots.servers import Server
 
 

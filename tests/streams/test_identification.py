@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from sse_limits.conf import Conf, get_conf
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionUsers
 from sse_limits.streams import identification
 from sse_limits.streams.identification import Identifier, Session, cookie_value, origin_rule, read
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 NOW = 1_800_000_000_000
 SECRET = "the secret key of these tests"

@@ -21,11 +21,12 @@ from project.demo_clients import Crowd, Tally
 from project.management.commands.demo_data import ADMIN, PASSWORD
 from project.management.commands.serve import SERVERS
 from sse_limits.conf import get_conf
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.limiter import build_store
 from sse_limits.slots import keys
 from sse_limits.slots.base import SlotStore, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 READY_SECONDS = 60
 HEADER_EVERY = 20

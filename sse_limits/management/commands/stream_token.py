@@ -8,9 +8,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from sse_limits.conf import get_conf
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.policy import get_policy
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 
 class Command(BaseCommand):
