@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from project.demo_policy import POLICY
-
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "demo-only-not-a-secret-" + "0" * 32)
@@ -83,7 +81,7 @@ LOGGING = {
     },
 }
 
-SSE_LIMITS: dict[str, Any] = {"POLICY": POLICY}
+SSE_LIMITS: dict[str, Any] = {}
 
 
 TEXTS = ("REDIS_URL", "STORE", "NODE_NAME", "TENANT_RESOLVER", "DEFAULT_TIER", "ANONYMOUS_TIER")

@@ -20,12 +20,14 @@ from django.conf import settings
 from django.utils.encoding import force_bytes
 
 from .conf import Conf, base_dir, get_conf
+from .core.address_rules import AddressAction
 from .core.decisions import NODE_BYTES, DecisionMint, node_name
 from .core.identity import Identity
 from .core.limits import Limits, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
+from .core.revocations import RevocationKind, Revocations
 from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
-from .policy import get_policy, resolve_tenant
+from .policy import Facts, get_policy, resolve_tenant
 from .sessions import SessionUsers
 from .slots import embedded, keys
 from .slots.base import Order, SlotStore, StoreUnavailable
@@ -45,9 +47,10 @@ NEVER_REACHED = (
 class Lease:
     """The slots of one open stream. `stream` changes when the lease is lost and won again."""
 
-    __slots__ = ("held", "identity", "stream_class")
+    __slots__ = ("held", "identity", "since", "stream_class")
 
     def __init__(self, held: Held, identity: Identity, stream_class: StreamClass) -> None:
+        self.since = epoch_ms()
         self.held = held
         self.identity = identity
         self.stream_class = stream_class
@@ -60,6 +63,7 @@ class Limiter:
         self.conf = conf
         self.store = store
         self.policy = get_policy()
+        self.revocations = Revocations()
         self.node = node_name(os.urandom(NODE_BYTES))
         self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
         self.sessions = SessionUsers(conf.session_cache_seconds)
@@ -71,6 +75,29 @@ class Limiter:
         self._decisions = DecisionMint(self._key, self.node)
         self._resolve = lru_cache(maxsize=SUBJECTS_REMEMBERED)(self._resolve_uncached)
         self._reachable: bool | None = None  # nobody has asked yet
+
+    def learn(self, facts: Facts) -> None:
+        """Take in what is new: from here on every decision follows it. Counts stay as they are."""
+        if facts.policy is not None and self.conf.policy is None:
+            self.policy = facts.policy
+            self._resolve.cache_clear()
+        fresh = self.revocations.add(facts.revoked, epoch_ms())
+        self.sessions.forget(
+            users={row.subject for row in fresh if row.kind is RevocationKind.USER},
+            sids={row.subject for row in fresh if row.kind is RevocationKind.SESSION},
+        )
+
+    def verdict(self, identity: Identity) -> Reason | None:
+        """Why an open stream of this identity must end; None while it may go on. Without I/O."""
+        if identity.expires_at is not None and identity.expires_at <= epoch_ms():
+            return Reason.EXPIRED_TOKEN
+        if self.revocations.covers(identity):
+            return Reason.REVOKED
+        if self._address_action(identity) is AddressAction.BLOCK:
+            return Reason.BLOCKED
+        limits = self._resolve(identity.user, identity.tenant, identity.tier)
+        refused = limits.reason if isinstance(limits, Reject) else None
+        return None if refused is Reason.STORE else refused
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
@@ -164,6 +191,10 @@ class Limiter:
         limits = self._resolve(identity.user, identity.tenant, identity.tier)
         if isinstance(limits, Reject):
             return limits
+        if self.revocations.covers(identity):
+            return Reject(Reason.REVOKED)
+        if self._address_action(identity) is AddressAction.BLOCK:
+            return Reject(Reason.BLOCKED, Scope.ADDRESS)
         demands = tuple(self._demands(identity, limits, stream_class))
         age = keys.age(limits.tenant, identity.user) if identity.user is not None else None
         return Claim(f"{self.node}-{next(self._numbers)}", self.node, demands, age, limits.evicts and age is not None)
@@ -175,9 +206,18 @@ class Limiter:
             yield self._demand(Scope.CLASS, keys.stream_class(limits.tenant, stream_class.name), stream_class.limit)
         if limits.tenant is not None:
             yield self._demand(Scope.TENANT, keys.tenant(limits.tenant), limits.tenant_total)
-        if limits.address is not None and identity.address is not None:
-            yield self._demand(Scope.ADDRESS, keys.address(identity.address), limits.address)
+        address_limit = self._address_limit(identity, limits)
+        if address_limit is not None and identity.address is not None:
+            yield self._demand(Scope.ADDRESS, keys.address(identity.address), address_limit)
         yield self._demand(Scope.FLEET, keys.fleet(), self.policy.fleet_limit)
+
+    def _address_action(self, identity: Identity) -> AddressAction | None:
+        rule = self.policy.address_rules.find(identity.address)
+        return rule.action if rule is not None else None
+
+    def _address_limit(self, identity: Identity, limits: Limits) -> int | None:
+        rule = self.policy.address_rules.find(identity.address)
+        return limits.address if rule is None else rule.limit
 
     def _demand(self, scope: Scope, key: str, limit: int | None) -> Demand:
         return Demand(scope, key, NO_LIMIT if limit is None else limit, self._own.get(key, 0))

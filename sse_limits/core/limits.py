@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .address_rules import AddressRules
 from .identity import Identity
 from .rejections import Reason, Reject
 from .slots import Scope
@@ -121,7 +122,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Every tier, tenant and exception at one version."""
+    """Every tier, tenant and exception at one version. One without tiers knows nothing yet: nobody can be admitted."""
 
     version: int
     tiers: Mapping[str, Tier]
@@ -131,12 +132,15 @@ class Policy:
     default_tier: str
     anonymous_tier: str
     fleet_limit: int | None = None
+    address_rules: AddressRules = field(default_factory=AddressRules)
     _shared: dict[tuple[str, str | None, UserLimit | None], Limits] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def resolve(self, identity: Identity) -> Limits | Reject:
         """Find the limits of `identity`, or why it may not stream."""
+        if not self.tiers:
+            return Reject(Reason.STORE)
         if not identity.user:
             return self._effective(self.anonymous_tier, None, None)
         tenant_slug = self._tenant_of(identity)

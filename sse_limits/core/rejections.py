@@ -50,6 +50,7 @@ class Reason(StrEnum):
     WRITE_DEADLINE = "write_deadline"
     SHUTDOWN = "shutdown"
     DRAINING = "draining"
+    REVOKED = "revoked"
 
 
 class Cause(NamedTuple):
@@ -87,7 +88,7 @@ CAUSES: dict[Reason, Cause] = {
     Reason.BAD_TOKEN: _identity(2, *_UNAUTHORIZED, "The stream token is not one of ours, or was changed."),
     Reason.EXPIRED_TOKEN: _identity(3, *_UNAUTHORIZED, "The stream token has expired. Fetch a new one."),
     Reason.SUSPENDED: _identity(4, *_FORBIDDEN, "This account is suspended."),
-    Reason.BLOCKED: _identity(5, *_FORBIDDEN, "Streams are not served to this tenant."),
+    Reason.BLOCKED: _identity(5, *_FORBIDDEN, "Streams are not served to this tenant or from this address."),
     Reason.BAD_ORIGIN: _identity(6, *_FORBIDDEN, "A page of this origin may not open streams with your cookies."),
     Reason.TENANT_AMBIGUOUS: _identity(
         7, *_FORBIDDEN, "You belong to several tenants and none is your default. Use a stream token that names one."
@@ -129,6 +130,9 @@ CAUSES: dict[Reason, Cause] = {
     Reason.DRAINING: Cause(
         22, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1012, (1, 10),
         "This server is about to restart. Try again in %(retry_after)d s.",
+    ),
+    Reason.REVOKED: _identity(
+        23, "unauthorized", HTTPStatus.UNAUTHORIZED, 4504, "This stream, its session or its token was revoked.",
     ),
 }  # fmt: skip
 

@@ -169,6 +169,12 @@ class GuardedStream:
         self.request = read(self.scope)
         return self._node.identifier.identify(self.scope, self.request, anonymous=stream_class.anonymous)
 
+    async def ask_session_again(self) -> Identity | Reject:
+        """Say who the stream's session belongs to now."""
+        found = read(self.scope) if self.request is None else self.request
+        who = self._node.identifier.identify(self.scope, found, anonymous=False)
+        return await self._node.identifier.by_session(who, anonymous=False) if isinstance(who, Session) else who
+
     async def admit(self, stream_class: StreamClass) -> Reject | None:
         """Take the slots and start the pump; None when admitted. HEAD is answered alike, and takes nothing."""
         if self.lease is not None:

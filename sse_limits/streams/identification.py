@@ -32,6 +32,7 @@ TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
 OWN_TOKEN_BYTES = OWN_TOKEN.encode()
 TOKENS_REMEMBERED = 1024
+SIGNATURE_CHARS = 22  # of a token's end: enough to name it in a revocation, and no secret without the rest
 FAULTS = {fault: Reject(Reason(fault)) for fault in TokenFault}
 MISSING = Reject(Reason.MISSING_TOKEN)
 
@@ -171,9 +172,9 @@ class Identifier:
             if len(self._good_tokens) >= TOKENS_REMEMBERED:
                 self._good_tokens.pop(next(iter(self._good_tokens)))
             self._good_tokens[token] = claims
-        return self._identity(claims, self._address(scope, request))
+        return self._identity(claims, self._address(scope, request), token[-SIGNATURE_CHARS:])
 
-    def _identity_uncached(self, claims: Claims, address: str | None) -> Identity:
+    def _identity_uncached(self, claims: Claims, address: str | None, signature: bytes | str) -> Identity:
         return Identity(
             user=claims.user,
             tenant=claims.tenant,
@@ -183,6 +184,7 @@ class Identifier:
             expires_at=claims.expires_at,
             issued_at=claims.issued_at,
             session=claims.sid,
+            token=signature if isinstance(signature, str) else signature.decode(),
         )
 
 

@@ -19,6 +19,7 @@ from django.core.signals import setting_changed
 from sse_limits.conf import SETTING
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Limiter, build_limiter
+from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
 
@@ -28,6 +29,7 @@ from .feeds import build_feed
 from .guarded import GuardedStream
 from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .recheck import Recheck
 from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
@@ -49,13 +51,18 @@ class Node:
         self.hub = Hub(build_feed(limiter.conf))
         self._streams: dict[str, GuardedStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._recheck = Recheck(self)
+        self._forget_policy: Callable[[], None] | None = None
         self._is_short = False
         self.is_draining = False
 
     def start(self) -> None:
-        """Listen for orders and begin to renew; called once, on the event loop."""
+        """Follow the policy, listen for orders and begin to renew; called once, on the event loop. Blocks briefly."""
+        loop = asyncio.get_running_loop()
+        known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
+        self.limiter.learn(known)
         self.limiter.store.listen(self.limiter.node, self._carry_out)
-        for work in (self._beat, self._watch, self.hub.run):
+        for work in (self._beat, self._watch, self._recheck.run, self.hub.run):
             self.spawn(self._keep_running(work))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -71,6 +78,10 @@ class Node:
             except Exception:  # whatever it was, leases must be renewed and events delivered
                 log.exception("%s failed and is started again", work.__qualname__)
             await asyncio.sleep(TICK_SECONDS)
+
+    def streams(self) -> list[GuardedStream]:
+        """The admitted streams."""
+        return list(self._streams.values())
 
     def add(self, stream: GuardedStream) -> None:
         """Note an admitted stream."""
@@ -93,6 +104,8 @@ class Node:
 
     async def aclose(self) -> None:
         """Give every slot back and end what runs beside the requests."""
+        if self._forget_policy is not None:
+            self._forget_policy()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -184,6 +197,12 @@ class Node:
             self.limiter.release(stream.lease)
         else:
             self.add(stream)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> None:
+    """Called in the thread that reads the policy."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(limiter.learn, facts)
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
