@@ -132,7 +132,8 @@ CAUSES: dict[Reason, Cause] = {
         "This server is about to restart. Try again in %(retry_after)d s.",
     ),
     Reason.REVOKED: _identity(
-        23, "unauthorized", HTTPStatus.UNAUTHORIZED, 4504, "This stream, its session or its token was revoked.",
+        23, "unauthorized", HTTPStatus.UNAUTHORIZED, 4504,
+        "This stream was ended by an operator, or its session or token was revoked.",
     ),
 }  # fmt: skip
 

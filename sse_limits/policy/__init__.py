@@ -6,7 +6,17 @@ that are part of a deployment, or (when there is none) the models that the admin
 
 from __future__ import annotations
 
-from .current import Facts, Watch, get_policy, resolve_tenant, wake, watch
+from .current import Facts, PolicyUnavailable, Watch, get_policy, resolve_tenant, wake, watch
 from .from_settings import BUILT_IN, problems
 
-__all__ = ["BUILT_IN", "Facts", "Watch", "get_policy", "problems", "resolve_tenant", "wake", "watch"]
+__all__ = [
+    "BUILT_IN",
+    "Facts",
+    "PolicyUnavailable",
+    "Watch",
+    "get_policy",
+    "problems",
+    "resolve_tenant",
+    "wake",
+    "watch",
+]

@@ -16,11 +16,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from django.core.signals import setting_changed
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from sse_limits.conf import SETTING, Conf, get_conf
 from sse_limits.core.limits import Policy
 from sse_limits.core.revocations import Revoked
+from sse_limits.slots.base import SseLimitsError
 from sse_limits.slots.memory import epoch_ms
 
 from . import from_settings
@@ -32,6 +34,10 @@ POLL_SECONDS = 1.0
 FIRST_READ_SECONDS = 5.0
 
 TenantResolver = Callable[[str, Policy], str | None]
+
+
+class PolicyUnavailable(SseLimitsError):
+    """The database does not answer, and nothing was read before."""
 
 
 class Facts(NamedTuple):
@@ -80,7 +86,7 @@ class Watch:
         if self._thread is None and not _is_on_a_loop():
             with self._lock:
                 if self._read_at is None or time.monotonic() - self._read_at >= POLL_SECONDS:
-                    self._read()
+                    self._read_or_keep()
         return self._policy if self._policy is not None else _nothing_known(get_conf())
 
     def wake(self) -> None:
@@ -111,6 +117,15 @@ class Watch:
             self._first.set()
             self._wake.wait(POLL_SECONDS)
         disconnect()
+
+    def _read_or_keep(self) -> None:
+        try:
+            self._read()
+        except DatabaseError as exc:
+            if self._policy is None:
+                raise PolicyUnavailable(
+                    f"The limits cannot be read from the database ({exc}). Is it up, and has 'migrate' been run?"
+                ) from exc
 
     def _read_safely(self) -> None:
         try:
@@ -146,7 +161,7 @@ def wake() -> None:
 
 
 def get_policy() -> Policy:
-    """The snapshot in force. Raises `InvalidConfiguration` for the first problem in the settings."""
+    """The snapshot in force. Raises `InvalidConfiguration` for a problem in the settings, else `PolicyUnavailable`."""
     conf = get_conf()
     return watch.policy() if conf.policy is None else _from_settings()
 

@@ -1,7 +1,8 @@
 """Whether open streams may still be open: suspensions, revocations, blocked addresses and tokens that have expired.
 
 All of it stands in memory, so looking at every stream each RECHECK_SECONDS costs little. Two things cost a query: a
-session whose user was revoked is asked again, and once a minute all users are looked up that a signal may have missed.
+session whose user was revoked is asked again, and with every twelfth look (once a minute, by default) all users are
+looked up that a signal may have missed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sse_limits.streams.recheck")
 
-AUDIT_SECONDS = 60.0
+RECHECKS_PER_AUDIT = 12
 AT_ONCE = 500
 LATE_MS = 5000  # a session may have been looked up this long before its stream was admitted
 
@@ -35,15 +36,11 @@ class Recheck:
 
     async def run(self) -> None:
         """Look at every stream, again and again."""
-        every = self._node.limiter.conf.recheck_seconds
-        loop = asyncio.get_running_loop()
-        audit_at = loop.time() + AUDIT_SECONDS
         while True:
-            await asyncio.sleep(every)
-            await self.look()
-            if loop.time() >= audit_at:
-                audit_at = loop.time() + AUDIT_SECONDS
-                await self.audit()
+            for _ in range(RECHECKS_PER_AUDIT):
+                await asyncio.sleep(self._node.limiter.conf.recheck_seconds)
+                await self.look()
+            await self.audit()
 
     async def look(self) -> None:
         """End the streams that may not go on."""

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.servers.apps:application"
 READY_SECONDS = 60
 STOP_SECONDS = 10
+NOWHERE = "/proc/no/such/place"  # the database of servers that need none
 FAULT = re.compile(
     r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|\bException\b|never (retrieved|awaited)|was destroyed|Warning: "
 )
@@ -82,6 +83,8 @@ class ServerProcess:
         self._log = self._directory / "log"
         self._read_to = 0
         self._expected: list[re.Pattern[str]] = []
+        if env.get("DATABASE_PATH") == NOWHERE:
+            self.expect("the database does not answer")
         environ = {**os.environ, **TEST_TIMES, "DEBUG": "0", "DJANGO_SETTINGS_MODULE": "tests.servers.settings", **env}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

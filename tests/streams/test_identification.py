@@ -104,6 +104,7 @@ class TestToken:
             expires_at=NOW + 300_000,
             issued_at=NOW,
             session="sid",
+            token=GOOD[-22:],
         )
 
     @pytest.mark.parametrize("token", ["", "sl1.", "x", FORGED, GOOD[:-1], GOOD + "x", "sl1." + "x" * 3000])
