@@ -50,6 +50,7 @@ class Reason(StrEnum):
     WRITE_DEADLINE = "write_deadline"
     SHUTDOWN = "shutdown"
     DRAINING = "draining"
+    REVOKED = "revoked"
 
 
 class Cause(NamedTuple):
@@ -129,6 +130,9 @@ CAUSES: dict[Reason, Cause] = {
     Reason.DRAINING: Cause(
         22, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1012, (1, 10),
         "This server is about to restart. Try again in %(retry_after)d s.",
+    ),
+    Reason.REVOKED: _identity(
+        23, "forbidden", HTTPStatus.FORBIDDEN, 4504, "An operator has ended this stream.",
     ),
 }  # fmt: skip
 

@@ -188,7 +188,7 @@ def verdict(reply: Sequence[Any]) -> Admitted | Full:
     """Read the flat array that acquire, swap and peek return."""
     admitted, now, *rest = reply
     if admitted:
-        return Admitted(now, bool(rest and rest[0]))
+        return Admitted(now, bool(rest and rest[0]), tuple(rest[1:]))
     position, held, *victim = rest
     return Full(now, position - 1, held, Victim(victim[0].decode(), victim[1].decode()) if victim else None)
 

@@ -56,6 +56,7 @@ PUBLISHED = {
     "write_deadline": (20, "node", "overloaded", 503, 1013),
     "shutdown": (21, "node", "overloaded", 503, 1012),
     "draining": (22, "node", "overloaded", 503, 1012),
+    "revoked": (23, "identity", "forbidden", 403, 4504),
 }
 
 every_reason = pytest.mark.parametrize("reason", Reason)
