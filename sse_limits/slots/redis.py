@@ -49,6 +49,7 @@ class RedisStore:
         self._lease_ms = round(lease_seconds * 1000)
         self._timeout_seconds = timeout_seconds
         self._decisions = Pipeline(self._pool, timeout_seconds)
+        self.latency = self._decisions.latency
         self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
         self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
         self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
