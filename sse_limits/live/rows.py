@@ -58,10 +58,16 @@ class NodeRow:
     blocked: int
     store: str
     store_ms: float
+    """The median of the latest exchanges with the store."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """Metric sample name with its labels (never of a user) -> value since the node's start."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """The 200 addresses that hold most on this node."""
+    store_p99_ms: float = 0.0
+    boot: str = ""
+    pid_namespace: str = ""
+    start_ticks: int = 0
+    """With `boot`, `pid_namespace` and `pid`: what proves on the same machine that a process is gone."""
 
 
 class Holder(NamedTuple):
@@ -125,3 +131,5 @@ class DecisionRow:
     """Who held the full scope then, most first (users of a tenant; a user's stream ids with their age in seconds)."""
     others: int = 0
     """How much of the scope was held by those that `holders` leaves out."""
+    note: str = ""
+    """The operator's word to the client, at an end that one has ordered."""

@@ -205,9 +205,9 @@ class GuardedStream:
         marker = self.request.last_event_id if self.request is not None else None
         return marker is not None and marker == self._node.limiter.evicted_marker(identity).encode()
 
-    def answer(self, reject: Reject) -> Answer:
+    def answer(self, reject: Reject, stream_class: StreamClass) -> Answer:
         """What to tell the client; CORS headers included."""
-        return self._node.answer(reject, self.scope, self.request)
+        return self._node.answer(reject, self.scope, self.request, self.identity, stream_class.name)
 
     def cors_headers(self) -> list[tuple[bytes, bytes]]:
         """What lets a page of another origin read the answer, where the project allows it."""
@@ -215,7 +215,7 @@ class GuardedStream:
 
     async def reject(self, reject: Reject, stream_class: StreamClass) -> None:
         """Answer the client in the form that its transport, its server and the stream class allow."""
-        found = self.answer(reject)
+        found = self.answer(reject, stream_class)
         if stream_class.on_reject == "event" and reject.reason is not Reason.EVICTED:
             await accept_and_say(self.scope, self._send, found, self._stream_headers())
         elif not self.is_websocket:
@@ -379,7 +379,9 @@ class GuardedStream:
     def abort(self, reason: Reason) -> None:
         """End a stream whose client takes nothing: no goodbye, no waiting, and its memory is free."""
         if self._gone is None:
-            self.reason = self.reason or reason
+            if self.reason is None:
+                self.reason = reason
+                self._node.farewell(self, reason)
             is_ended = servers.abort(self.scope, self._send)
             log.info("ended: %s%s", reason, "" if is_ended else "; its connection could not be")
             self._disconnected(self._disconnect(CAUSES[reason].close_code))
@@ -389,29 +391,30 @@ class GuardedStream:
     async def _end(self, reason: Reason, order: Order | None) -> None:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._say_goodbye(reason)
+                await self._say_goodbye(reason, order.note if order is not None else "")
         except (TimeoutError, OSError, RuntimeError) as exc:  # stalled, gone, or the server says that it is over
             log.debug("no goodbye: %r", exc)
         self._disconnected(self._disconnect(CAUSES[reason].close_code))
         if order is not None:
             self._node.limiter.store.confirm(order)
 
-    async def _say_goodbye(self, reason: Reason) -> None:
+    async def _say_goodbye(self, reason: Reason, note: str) -> None:
         if self.finished:
             return
         if not self.started:
             await self.reject(Reject(reason), StreamClass(""))
-        elif self.is_websocket:
-            await self._send({"type": "websocket.close", "code": CAUSES[reason].close_code, "reason": reason})
+            return
+        found = self._node.farewell(self, reason, note)
+        if self.is_websocket:
+            await self._send({"type": "websocket.close", "code": found.close_code, "reason": reason})
         else:
-            body = self._last_event(reason) if self._is_event_stream and self._at_boundary else b""
+            body = self._last_event(reason, found) if self._is_event_stream and self._at_boundary else b""
             await self._send({"type": "http.response.body", "body": body})
 
-    def _last_event(self, reason: Reason) -> bytes:
+    def _last_event(self, reason: Reason, found: Answer) -> bytes:
         marker = None
         if reason is Reason.EVICTED and self.identity is not None:
             marker = self._node.limiter.evicted_marker(self.identity)
-        found = self._node.limiter.answer(Reject(reason))
         retry_ms = None if found.retry_after is None else found.retry_after * 1000
         return event(found.body.decode(), name=reason, event_id=marker, retry_ms=retry_ms)
 

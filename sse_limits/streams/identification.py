@@ -110,8 +110,8 @@ class Identifier:
             return self._by_token(token, scope, request)
         session_key = cookie_value(request.cookie, self._session_cookie)
         if session_key:
-            return Session(session_key.decode("latin-1"), self._address(scope, request))
-        return Identity(address=self._address(scope, request)) if anonymous else MISSING
+            return Session(session_key.decode("latin-1"), self.address(scope, request))
+        return Identity(address=self.address(scope, request)) if anonymous else MISSING
 
     async def by_session(self, session: Session, *, anonymous: bool) -> Identity | Reject:
         """Look a session up; one that belongs to nobody is as good as none."""
@@ -135,7 +135,8 @@ class Identifier:
         speaks = cookie_value(request.cookie, self._session_cookie) or cookie_value(request.cookie, b"sse_limits_token")
         return not speaks or self._origin_is_allowed(request.origin)
 
-    def _address(self, scope: Scope, request: Request) -> str | None:
+    def address(self, scope: Scope, request: Request) -> str | None:
+        """The grouped address of a client; None where there is none."""
         client = scope.get("client")
         peer = client[0] if client else None
         address = self._proxies.client_address(peer, request.forwarded_for)
@@ -172,7 +173,7 @@ class Identifier:
             if len(self._good_tokens) >= TOKENS_REMEMBERED:
                 self._good_tokens.pop(next(iter(self._good_tokens)))
             self._good_tokens[token] = claims
-        return self._identity(claims, self._address(scope, request), token[-SIGNATURE_CHARS:])
+        return self._identity(claims, self.address(scope, request), token[-SIGNATURE_CHARS:])
 
     def _identity_uncached(self, claims: Claims, address: str | None, signature: bytes | str) -> Identity:
         return Identity(

@@ -17,8 +17,10 @@ from weakref import WeakKeyDictionary
 from django.core.signals import setting_changed
 
 from sse_limits.conf import SETTING
+from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
-from sse_limits.limiter import Limiter, build_limiter
+from sse_limits.limiter import Limiter, build_limiter, build_sink
+from sse_limits.live.writer import LagMeter, Writer
 from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
@@ -30,6 +32,7 @@ from .guarded import GuardedStream
 from .hub import Hub
 from .identification import Identifier, Request, Scope
 from .recheck import Recheck
+from .reporting import About, NodeSource
 from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
@@ -54,7 +57,15 @@ class Node:
         self._recheck = Recheck(self)
         self._forget_policy: Callable[[], None] | None = None
         self._is_short = False
-        self.is_draining = False
+        self._lag = LagMeter()
+        self._source = NodeSource(limiter, self._streams, self._lag)
+        sink = build_sink(limiter.conf, limiter.store)
+        self._writer = Writer(self._source, limiter.journal, sink, limiter.conf.heartbeat_seconds)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this process goes, and takes no newcomers."""
+        return self._source.is_draining
 
     def start(self) -> None:
         """Follow the policy, listen for orders and begin to renew; called once, on the event loop. Blocks briefly."""
@@ -62,7 +73,8 @@ class Node:
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
         self.limiter.store.listen(self.limiter.node, self._carry_out)
-        for work in (self._beat, self._watch, self._recheck.run, self.hub.run):
+        works = (self._beat, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
+        for work in works:
             self.spawn(self._keep_running(work))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -93,14 +105,52 @@ class Node:
         if stream.lease is not None:
             self._streams.pop(stream.lease.held.stream, None)
 
-    def answer(self, reject: Reject, scope: Scope, request: Request | None) -> Answer:
-        """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short."""
+    def answer(
+        self,
+        reject: Reject,
+        scope: Scope,
+        request: Request | None,
+        identity: Identity | None = None,
+        stream_class: str = "",
+    ) -> Answer:
+        """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short.
+
+        The one place that every rejection passes: here it is counted.
+        """
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
+        about = self._about(scope, request, identity, stream_class)
+        if self.limiter.journal.reject(reject.reason, about.tenant):
+            self._detail(reject, found, about)
         found.headers.extend(self.readers.headers(request.origin if request is not None else None))
         if self._is_short and scope.get("http_version") == "1.1":
             found.headers.append((b"connection", b"close"))
         return found
+
+    def farewell(self, stream: GuardedStream, reason: Reason, note: str = "") -> Answer:
+        """What to tell the client of a stream that we end; here every end is counted."""
+        found = self.limiter.answer(Reject(reason), note)
+        stream_class = stream.lease.stream_class.name if stream.lease is not None else ""
+        about = self._about(stream.scope, stream.request, stream.identity, stream_class)
+        is_wanted = self.limiter.journal.end(reason, about.tenant)
+        if is_wanted and reason is not Reason.SHUTDOWN:  # one event, however many streams it ends
+            self._detail(Reject(reason), found, about._replace(note=note))
+        return found
+
+    def _about(self, scope: Scope, request: Request | None, identity: Identity | None, stream_class: str) -> About:
+        limits = self.limiter.limits_of(identity) if identity is not None else None
+        return About(scope, request, identity, limits, stream_class)
+
+    def _detail(self, reject: Reject, found: Answer, about: About) -> None:
+        row = self._source.detail(reject, found, about, self._address(about))
+        if row is not None:
+            self.limiter.journal.detail(row)
+
+    def _address(self, about: About) -> str | None:
+        """Where a client came from; of those who were not recognised, nobody has asked before."""
+        if about.identity is not None:
+            return about.identity.address
+        return self.identifier.address(about.scope, about.request) if about.request is not None else None
 
     async def aclose(self) -> None:
         """Give every slot back and end what runs beside the requests."""
@@ -110,6 +160,7 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._writer.aclose()
         await self.hub.aclose()
         await self.limiter.aclose()
 
@@ -119,7 +170,7 @@ class Node:
 
     async def drain(self, seconds: float) -> None:
         """Tell every client that this process goes, and wait for them to be told, for some seconds at most."""
-        self.is_draining = True
+        self._source.is_draining = True
         for stream in list(self._streams.values()):
             stream.end(Reason.SHUTDOWN)
         deadline = asyncio.get_running_loop().time() + seconds
@@ -170,8 +221,11 @@ class Node:
         streams = [stream for stream in self._streams.values() if stream.lease is not None]
         held = [stream.lease.held for stream in streams if stream.lease is not None]
         renewed = await self.limiter.store.renew(held)
-        for order in await self.limiter.store.orders():
-            self._carry_out(order)
+        self.limiter.journal.renewals += len(held) - len(renewed.lost)
+        self.limiter.journal.leases_lost += len(renewed.lost)
+        while orders := await self.limiter.store.orders():
+            for order in orders:
+                self._carry_out(order)
         lost = [
             streams[position]
             for position in renewed.lost

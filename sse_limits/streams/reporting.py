@@ -1,0 +1,169 @@
+"""What this node tells the board: its own row, its streams, and the details of a decision. Read once a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sse_limits.core.identity import Identity
+from sse_limits.core.limits import Limits
+from sse_limits.core.rejections import Answer, Reject
+from sse_limits.limiter import Limiter
+from sse_limits.live import process
+from sse_limits.live.board import TOP_ROWS
+from sse_limits.live.diff import IDLE, Load
+from sse_limits.live.journal import ENFORCE
+from sse_limits.live.rows import DecisionRow, NodeRow, StreamRow
+from sse_limits.live.writer import LagMeter
+
+from .identification import Request, Scope
+
+if TYPE_CHECKING:
+    from .guarded import GuardedStream
+
+BLOCKED_SECONDS = 1.0
+
+
+class About(NamedTuple):
+    """Whom and what a decision was about, as far as it is known."""
+
+    scope: Scope
+    request: Request | None
+    identity: Identity | None
+    limits: Limits | None
+    stream_class: str
+    note: str = ""
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant in whose name the client came."""
+        if self.limits is not None:
+            return self.limits.tenant
+        return self.identity.tenant if self.identity is not None else None
+
+
+class NodeSource:
+    """A node as its writer sees it. Owned by the node's event loop."""
+
+    def __init__(self, limiter: Limiter, streams: Mapping[str, GuardedStream], lag: LagMeter) -> None:
+        self._limiter = limiter
+        self._streams = streams
+        self._lag = lag
+        self._facts: dict[str, Any] = {
+            "host": process.host(),
+            "pid": process.pid(),
+            "boot": process.boot_id(),
+            "pid_namespace": process.pid_namespace(),
+            "start_ticks": process.start_ticks(),
+            "started_at": limiter.journal.now_ms(),
+        }
+        self.is_draining = False
+
+    def loads(self) -> Mapping[str, Load]:
+        """The lanes of the open streams by stream id."""
+        return {stream: load_of(guarded) for stream, guarded in self._streams.items()}
+
+    def describe(self, stream: str, load: Load) -> StreamRow | None:
+        """An open stream's row; None when it has gone meanwhile."""
+        guarded = self._streams.get(stream)
+        if guarded is None or guarded.lease is None:
+            return None
+        lease, limits = guarded.lease, guarded.limits
+        return StreamRow(
+            id=stream,
+            node=self._limiter.node_id,
+            path=guarded.scope["path"],
+            transport=transport_of(guarded.scope),
+            stream_class=lease.stream_class.name,
+            since=lease.since,
+            tenant=limits.tenant if limits is not None else None,
+            user=lease.identity.user,
+            address=lease.identity.address,
+            tier=limits.tier if limits is not None else "",
+            queued=load[0],
+            lane_events=guarded.outlet.lane.max_events if guarded.outlet is not None else 0,
+            dropped=load[1],
+        )
+
+    def row(self) -> NodeRow:
+        """The node's own row, as it is now."""
+        limiter = self._limiter
+        streams = list(self._streams.values())
+        addresses = Counter(stream.identity.address for stream in streams if stream.identity is not None)
+        addresses.pop(None, None)
+        late = asyncio.get_running_loop().time() - BLOCKED_SECONDS
+        median, p99 = limiter.store.latency.quantiles_ms()
+        return NodeRow(
+            id=limiter.node_id,
+            name=limiter.node,
+            server=process.server(),
+            seen_at=0,
+            open=len(streams),
+            open_sse=sum(not stream.is_websocket for stream in streams),
+            budget=None,
+            is_draining=self.is_draining,
+            policy_version=limiter.policy.version,
+            loop_lag_ms=self._lag.worst_ms,
+            memory_bytes=process.memory_bytes(),
+            blocked=sum(since is not None and since <= late for since in (stream.writing_since for stream in streams)),
+            store=limiter.store.name,
+            store_ms=median,
+            store_p99_ms=p99,
+            counters=self._counters(streams),
+            addresses={address: count for address, count in addresses.most_common(TOP_ROWS) if address is not None},
+            **self._facts,
+        )
+
+    def held(self) -> Collection[str]:
+        """The keys of the slot sets in which this node holds something."""
+        return self._limiter.held_keys()
+
+    def _counters(self, streams: Collection[GuardedStream]) -> dict[str, float]:
+        found = dict(self._limiter.journal.counters())
+        found |= dict(self._limiter.store.latency.seconds.samples("sse_store_seconds"))
+        found["sse_queue_depth"] = sum(len(stream.outlet.lane) for stream in streams if stream.outlet is not None)
+        return found
+
+    def detail(self, reject: Reject, found: Answer, about: About, address: str | None) -> DecisionRow | None:
+        """The row of a decision, as it was taken and told."""
+        decision = self._limiter.decision(found.decision)
+        if decision is None:
+            return None
+        identity, limits = about.identity, about.limits
+        return DecisionRow(
+            id=found.decision,
+            at=decision.at,
+            node=self._limiter.node_id,
+            reason=reject.reason,
+            mode=ENFORCE,
+            tenant=about.tenant,
+            user=identity.user if identity is not None else None,
+            address=address,
+            tier=limits.tier if limits is not None else "",
+            path=about.scope["path"],
+            transport=transport_of(about.scope),
+            stream_class=about.stream_class,
+            scope=reject.scope,
+            limit=reject.limit,
+            in_use=reject.in_use,
+            policy_version=decision.policy_version,
+            status=found.status,
+            retry_after=found.retry_after,
+            body="",
+            note=about.note,
+        )
+
+
+def load_of(stream: GuardedStream) -> Load:
+    """How many events wait for a stream's client, and how many it has missed."""
+    if stream.outlet is None:
+        return IDLE
+    lane = stream.outlet.lane
+    return (len(lane), lane.dropped) if lane or lane.dropped else IDLE
+
+
+def transport_of(scope: Scope) -> str:
+    """The name of a transport, as rows tell it."""
+    return "websocket" if scope["type"] == "websocket" else "sse"
