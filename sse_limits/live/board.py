@@ -45,6 +45,13 @@ class Snapshot:
     history: Sequence[Point]
     """The last 15 minutes, one point each 10 s, oldest first."""
 
+    def top(self, scope: Scope) -> Sequence[Holder]:
+        """Who holds most of a kind, most first; nodes are counted from their own rows."""
+        if scope is Scope.NODE:
+            rows = sorted(self.nodes, key=lambda node: -node.open)
+            return [Holder(scope, node.id, node.open) for node in rows]
+        return self.tops.get(scope, ())
+
 
 class Board(Protocol):
     """The display's data, fleet-wide."""

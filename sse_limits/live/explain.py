@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from sse_limits.core import decisions
 from sse_limits.slots.base import StoreUnavailable
@@ -16,6 +17,13 @@ class Explained(NamedTuple):
 
     decision: decisions.Decision
     details: DecisionRow | None
+
+    def facts(self) -> dict[str, Any]:
+        """All that is known, flat; `details_kept` says whether more than the id's own is."""
+        own = asdict(self.decision)
+        own.pop("number")
+        kept = asdict(self.details) if self.details is not None else {}
+        return {**own, **kept, "details_kept": self.details is not None}
 
 
 def explain(text: str, key: bytes, board: Board) -> Explained | None:
