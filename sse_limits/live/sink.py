@@ -19,8 +19,8 @@ from sse_limits.slots.redis import gather
 
 from .board import TOP_ROWS
 from .codec import cause_text, decision_text, node_fields, stream_text
+from .derived import AdmittedInSpan
 from .holders import HolderReader
-from .nodes import AdmittedInSpan
 from .report import Batch, Report
 
 SPAN_SECONDS = (10, 60)
