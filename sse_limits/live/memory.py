@@ -164,10 +164,10 @@ class MemoryBoard:
             rows.update((row.id, row) for row in report.rows)
             for stream in report.gone:
                 rows.pop(stream, None)
-            for scope, subject in report.touched:
-                self._tops[scope, subject] = self._count(keys.slot(scope, subject))
-                if not self._tops[scope, subject]:
-                    del self._tops[scope, subject]
+            for key in report.touched:
+                self._tops[keys.subject_of(key)] = self._count(key)
+                if not self._tops[keys.subject_of(key)]:
+                    del self._tops[keys.subject_of(key)]
             if report.batch is not None:
                 self._add(report.batch, now)
             start = now // 10_000 * 10
