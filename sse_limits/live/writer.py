@@ -71,12 +71,12 @@ class Writer:
             try:
                 await self.write()
             except StoreUnavailable as exc:
-                if not self._is_failing:
-                    log.warning("the display's data cannot be written (%s); streams and limits go on", exc)
+                if not self._is_failing:  # no warning: who waits for the store says that it is away, and once
+                    log.info("the display's data cannot be written (%s); streams and limits go on", exc)
                 self._is_failing = True
             else:
                 if self._is_failing:
-                    log.warning("the display's data is written again")
+                    log.info("the display's data is written again")
                 self._is_failing = False
 
     async def write(self) -> None:
