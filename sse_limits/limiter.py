@@ -84,6 +84,7 @@ class Limiter:
         self.sessions = SessionUsers(conf.session_cache_seconds)
         self.journal = Journal()
         self.leases: dict[str, Lease] = {}
+        self.addresses: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._orders = itertools.count(1)
@@ -181,7 +182,7 @@ class Limiter:
     def release(self, lease: Lease) -> None:
         """Give a lease back; at once, never waits, and doing it again changes nothing."""
         if self.leases.pop(lease.held.stream, None) is not None:
-            self._disown(lease.held)
+            self._disown(lease)
             self.store.release(lease.held)
 
     async def readmit(self, lease: Lease) -> Reject | None:
@@ -293,13 +294,15 @@ class Limiter:
         self.journal.touched.update(lease.held.keys)
         for key in lease.held.keys:
             self._own[key] += 1
+        if lease.identity.address is not None:
+            self.addresses[lease.identity.address] += 1
 
-    def _disown(self, held: Held) -> None:
-        self.journal.touched.update(held.keys)
-        for key in held.keys:
-            self._own[key] -= 1
-            if not self._own[key]:
-                del self._own[key]
+    def _disown(self, lease: Lease) -> None:
+        self.journal.touched.update(lease.held.keys)
+        for key in lease.held.keys:
+            count_down(self._own, key)
+        if lease.identity.address is not None:
+            count_down(self.addresses, lease.identity.address)
 
     def _unavailable(self, exc: Exception) -> Reject:
         if self._reachable is not False:
@@ -316,6 +319,13 @@ class Limiter:
             if self._reachable is False:
                 log.warning("the slot store answers again")
             self._reachable = True
+
+
+def count_down(counts: Counter[str], key: str) -> None:
+    """Take one away; what is at zero takes no room."""
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def build_limiter() -> Limiter:

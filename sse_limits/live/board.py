@@ -15,6 +15,8 @@ from sse_limits.core.slots import Scope
 from .rows import Bucket, DecisionRow, Holder, NodeRow, StreamRow, TenantCauses
 
 TOP_ROWS = 200
+SNAPSHOT_SECONDS = 1.0
+NOTE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ class Board(Protocol):
         """Rejections by tenant over the last minutes, most first, at most 200."""
 
     def decisions(self, *, before: int | None = None, count: int = 50) -> list[DecisionRow]:
-        """The latest decisions with details, newest first; `before` (epoch ms) pages on."""
+        """The latest decisions with details, newest first; `before` (epoch ms) pages on.
+
+        A page may be longer than `count`: decisions of one instant are never parted.
+        """
 
     def decision(self, id: str, at: int) -> DecisionRow | None:
         """The details of the decision that was taken `at` (epoch ms, from its id); None when they were not kept."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 Load = tuple[int, int]
 IDLE: Load = (0, 0)
 """A lane's load: how many events wait, how many were dropped."""
+UNSURE: Load = (-1, -1)
 
 
 class Change(NamedTuple):
@@ -34,7 +35,9 @@ class StreamDiff:
         changed = dict.fromkeys(stream for stream, load in loads.items() if known.get(stream) != load)
         changed.update(dict.fromkeys(stream for stream in again if stream in loads))
         gone = [stream for stream in known if stream not in loads]
-        return Change(list(changed)[: self._at_most], gone)
+        change = Change(list(changed)[: self._at_most], gone)
+        known.update(dict.fromkeys([*change.changed, *gone], UNSURE))  # without an answer, it may have been carried out
+        return change
 
     def commit(self, change: Change, loads: Mapping[str, Load]) -> None:
         """Remember that a change was written, with the loads of that moment."""

@@ -13,6 +13,7 @@ from sse_limits.slots.pipeline import Pipeline
 from sse_limits.slots.redis import gather
 
 from .codec import stream_row
+from .replies import pairs, scores_of
 from .rows import DecisionRow, StreamRow
 
 USERS_AT_ONCE = 16
@@ -101,11 +102,10 @@ class HolderReader:
         for full, reply in zip(fulls, replies, strict=True):
             if full[0] is Scope.USER:
                 at, held, *streams = reply
-                pairs = [(stream.decode(), acquired) for stream, acquired in pairwise(streams)]
-                found[full] = by_age(pairs, at, held)
+                ages = [(stream.decode(), acquired) for stream, acquired in pairs(streams)]
+                found[full] = by_age(ages, at, held)
             elif full[0] is Scope.FLEET:
-                counts = [(name.decode(), int(count)) for name, count in pairwise(reply)]
-                found[full] = by_tenant(counts, in_use[full])
+                found[full] = by_tenant(scores_of(reply), in_use[full])
             else:
                 found[full] = by_holder(
                     [rows[stream] for stream in map(bytes.decode, reply) if stream in rows], in_use[full]
@@ -154,8 +154,3 @@ def by_node(streams: Iterable[str], nodes: Sequence[str]) -> dict[str, list[str]
         if node is not None:
             found.setdefault(node, []).append(stream)
     return found
-
-
-def pairwise(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The pairs of a flat reply."""
-    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 from sse_limits.core.histogram import Histogram
-from sse_limits.core.rejections import CAUSES, Reason
+from sse_limits.core.rejections import CAUSES, Layer, Reason
 from sse_limits.slots.memory import epoch_ms
 
 from .rows import Cause, DecisionRow
@@ -53,12 +53,12 @@ class Journal:
     def reject(self, reason: Reason, tenant: str | None) -> bool:
         """Count a rejection; the result says whether its details are wanted too."""
         self._rejections[reason, tenant] += 1
-        return self._takes_details()
+        return self._takes_details(CAUSES[reason].layer)
 
     def end(self, reason: Reason, tenant: str | None) -> bool:
         """Count a stream that was ended by us; the result says whether its details are wanted too."""
         self._ends[reason, tenant] += 1
-        return self._takes_details()
+        return self._takes_details(CAUSES[reason].layer)
 
     def detail(self, row: DecisionRow) -> None:
         """Keep the details of a decision until they are written; the oldest give way."""
@@ -68,12 +68,15 @@ class Journal:
         """Observe how long the oldest event of a write had been on its way."""
         self.publish_to_write.observe(max(0, self.now_ms() - published_ms) / 1000)
 
-    def _takes_details(self) -> bool:
+    def _takes_details(self, layer: Layer) -> bool:
         now = time.monotonic()
-        tokens = min(DETAILS_BURST, self._tokens + (now - self._refilled_at) * DETAILS_PER_SECOND)
+        self._tokens = min(DETAILS_BURST, self._tokens + (now - self._refilled_at) * DETAILS_PER_SECOND)
         self._refilled_at = now
-        self._tokens = tokens - 1 if tokens >= 1 else tokens
-        return tokens >= 1
+        # Whoever floods us with bad tokens leaves half of the bucket to the decisions that people ask about.
+        if self._tokens < 1 + (DETAILS_BURST // 2 if layer is Layer.IDENTITY else 0):
+            return False
+        self._tokens -= 1
+        return True
 
     # -- taking --------------------------------------------------------------------------------------------------
 
@@ -96,8 +99,8 @@ class Journal:
 
     def give_back(self, details: list[DecisionRow]) -> None:
         """Keep details that could not be written, as far as there is room."""
-        for row in reversed(details[-(DETAILS_BURST - len(self._details)) :]):
-            self._details.appendleft(row)
+        room = DETAILS_BURST - len(self._details)
+        self._details.extendleft(reversed(details[max(0, len(details) - room) :]))
 
     def counters(self) -> Iterator[tuple[str, float]]:
         """The samples of what has happened here since the node's start."""

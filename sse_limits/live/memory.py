@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,11 +19,12 @@ from sse_limits.slots import keys
 from sse_limits.slots.base import Order
 from sse_limits.slots.memory import MemoryStore, epoch_ms
 
-from .board import TOP_ROWS, Point, Snapshot
+from .board import NOTE_CHARS, SNAPSHOT_SECONDS, TOP_ROWS, Point, Snapshot
+from .derived import AdmittedInSpan, latest_first, most_first, sum_addresses, top_addresses
 from .holders import Found, Full, by_age, by_holder, by_tenant, wanted, with_holders
-from .nodes import AdmittedInSpan, most_first, sum_addresses, top_addresses
 from .report import Batch, Report
 from .rows import Bucket, Cause, DecisionRow, Holder, NodeRow, StreamRow, TenantCauses
+from .shared import Shared
 from .spans import most, starts_of
 from .streams import number_of, oldest_first
 
@@ -40,8 +41,9 @@ Kept = TypeVar("Kept")
 class MemoryBoard:
     """The display's data of one process. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], int] = epoch_ms) -> None:
+    def __init__(self, snapshot_seconds: float = SNAPSHOT_SECONDS, clock: Callable[[], int] = epoch_ms) -> None:
         self._clock = clock
+        self._snapshot = Shared(self._read_snapshot, snapshot_seconds)
         self._lock = threading.RLock()
         self._sinks: list[MemorySink] = []
         self._nodes: dict[str, NodeRow] = {}
@@ -61,7 +63,10 @@ class MemoryBoard:
             return found
 
     def snapshot(self) -> Snapshot:
-        """The state of the process."""
+        """The state of the process; shared for one second."""
+        return self._snapshot.get()
+
+    def _read_snapshot(self) -> Snapshot:
         with self._lock:
             now = self._clock()
             nodes = self._living(now)
@@ -76,7 +81,7 @@ class MemoryBoard:
                 },
                 rejections=self.rejections(minutes=SPAN_MINUTES),
                 tenant_causes=self.tenant_causes(minutes=SPAN_MINUTES),
-                latest=self.decisions(count=LATEST),
+                latest=self.decisions(count=LATEST)[:LATEST],
                 history=[self._point(start) for start in starts_of(now, SPAN_MINUTES, 10)],
             )
 
@@ -130,7 +135,7 @@ class MemoryBoard:
         """The latest decisions with details, newest first; `before` (epoch ms) pages on."""
         with self._lock:
             found = [row for row in self._decisions if before is None or row.at < before]
-        return sorted(found, key=lambda row: (-row.at, row.id))[:count]
+        return latest_first(found, count)
 
     def decision(self, id: str, at: int) -> DecisionRow | None:
         """The details of a decision; None when they were not kept."""
@@ -141,8 +146,9 @@ class MemoryBoard:
         """Order streams to end; returns how many orders were given."""
         with self._lock:
             for stream in streams:
-                order = Order(f"board-{next(self._orders)}", stream.partition("-")[0], stream, reason, note)
-                for sink in self._sinks:
+                number = f"board-{next(self._orders)}"
+                order = Order(number, stream.partition("-")[0], stream, reason, note[:NOTE_CHARS])
+                for sink in {sink.store: sink for sink in self._sinks}.values():
                     sink.give(order)
         return len(streams)
 
@@ -158,10 +164,10 @@ class MemoryBoard:
             rows.update((row.id, row) for row in report.rows)
             for stream in report.gone:
                 rows.pop(stream, None)
-            for scope, subject in report.touched:
-                self._tops[scope, subject] = self._count(keys.slot(scope, subject))
-                if not self._tops[scope, subject]:
-                    del self._tops[scope, subject]
+            for key in report.touched:
+                self._tops[keys.subject_of(key)] = self._count(key)
+                if not self._tops[keys.subject_of(key)]:
+                    del self._tops[keys.subject_of(key)]
             if report.batch is not None:
                 self._add(report.batch, now)
             start = now // 10_000 * 10
@@ -196,11 +202,8 @@ class MemoryBoard:
         streams = self._members(keys.slot(scope, subject))
         if scope is Scope.USER:
             tenant, _, user = subject.partition("/")
-            acquired = {
-                stream: at
-                for sink in self._sinks
-                for stream, at in sink.store.ages(keys.age(tenant or None, user)).items()
-            }
+            age = keys.age(tenant or None, user)
+            acquired = {stream: at for store in self._stores() for stream, at in store.ages(age).items()}
             return by_age([(stream, acquired.get(stream, 0)) for stream in streams], now, len(streams))
         if scope is Scope.FLEET:
             return by_tenant([(holder.subject, holder.in_use) for holder in self._top(Scope.TENANT)], len(streams))
@@ -218,7 +221,10 @@ class MemoryBoard:
 
     def _members(self, key: str) -> list[str]:
         now = self._clock()
-        return [stream for sink in self._sinks for stream in sink.store.members(key, now)]
+        return [stream for store in self._stores() for stream in store.members(key, now)]
+
+    def _stores(self) -> Iterable[MemoryStore]:
+        return dict.fromkeys(sink.store for sink in self._sinks)
 
     def _count(self, key: str) -> int:
         return len(self._members(key))

@@ -16,13 +16,14 @@ from sse_limits.core.slots import Scope
 from sse_limits.slots import keys, orders, scripts
 from sse_limits.slots.base import Order
 
-from .board import TOP_ROWS, Snapshot
+from .board import NOTE_CHARS, SNAPSHOT_SECONDS, TOP_ROWS, Snapshot
 from .codec import decision_row, node_row
 from .connection import Command, Connection
-from .nodes import most_first, sum_addresses, top_addresses
+from .derived import latest_first, most_first, sum_addresses, top_addresses
+from .replies import fields_of, scores_of
 from .rows import Bucket, DecisionRow, Holder, NodeRow, StreamRow, TenantCauses
 from .shared import Shared
-from .spans import SpanReader, fields_of, scores_of
+from .spans import SpanReader
 from .streams import StreamReader
 
 NODES_AT_MOST = 1000
@@ -41,14 +42,21 @@ ORDERS_PER_EXCHANGE = 500
 class RedisBoard:
     """The display's data over Redis. Thread-safe."""
 
-    def __init__(self, url: str, *, lease_seconds: float, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease_seconds: float,
+        timeout_seconds: float,
+        snapshot_seconds: float = SNAPSHOT_SECONDS,
+    ) -> None:
         self._connection = Connection(url, timeout_seconds)
         self._lease_ms = round(lease_seconds * 1000)
         self._usage = scripts.load("usage")
         self._order = scripts.load("order")
         self._spans = SpanReader(self._connection)
-        self._streams = StreamReader(self._connection, self.in_use)
-        self._snapshot = Shared(self._read_snapshot)
+        self._streams = StreamReader(self._connection)
+        self._snapshot = Shared(self._read_snapshot, snapshot_seconds)
         self._name = node_name(os.urandom(NODE_BYTES))
         self._numbers = itertools.count(1)
 
@@ -92,7 +100,7 @@ class RedisBoard:
     def decisions(self, *, before: int | None = None, count: int = 50) -> list[DecisionRow]:
         """The latest decisions with details, newest first; `before` (epoch ms) pages on."""
         now = self._now()
-        return self._latest(now, now + 1 if before is None else before, count)
+        return self._latest(now, now + LATE_MS if before is None else before, count)
 
     def decision(self, id: str, at: int) -> DecisionRow | None:
         """The details of the decision that was taken `at`; None when they were not kept."""
@@ -123,7 +131,8 @@ class RedisBoard:
 
     def _orders(self, streams: Iterable[str], reason: str, note: str) -> Iterable[Order]:
         for stream in streams:
-            yield Order(f"{self._name}-{next(self._numbers)}", stream.partition("-")[0], stream, reason, note)
+            order = f"{self._name}-{next(self._numbers)}"
+            yield Order(order, stream.partition("-")[0], stream, reason, note[:NOTE_CHARS])
 
     def _now(self) -> int:
         [(seconds, micros)] = self._connection.exchange([("TIME",)])
@@ -147,7 +156,7 @@ class RedisBoard:
             tops={**tops, Scope.ADDRESS: top_addresses(nodes)},
             rejections=self._spans.rejections(now, SPAN_MINUTES),
             tenant_causes=self._spans.tenant_causes(now, SPAN_MINUTES),
-            latest=self._latest(now, now + 1, LATEST),
+            latest=self._latest(now, now + LATE_MS, LATEST)[:LATEST],
             history=self._spans.history(now, SPAN_MINUTES),
         )
 
@@ -178,13 +187,13 @@ class RedisBoard:
                 break
             end = f"({entries[-1][0]}"
             written = int(entries[-1][0].partition("-")[0])
-            if sum(row.at >= written for row in found.values()) >= count:  # none that is still unread is later
+            if sum(row.at > written for row in found.values()) >= count:  # none that is still unread is later
                 break
         if len(found) < count:
             earlier = range(hour - 1, now // HOUR_MS - HOURS_KEPT - 1, -1)
             for entries in self._connection.exchange([latest_entries(each, "+", count) for each in earlier]):
                 found |= {row.id: row for row in decisions_of(entries) if row.at < before}
-        return sorted(found.values(), key=lambda row: (-row.at, row.id))[:count]
+        return latest_first(found.values(), count)
 
     def _look_up(self, id: str, key: str, start: str) -> DecisionRow | None:
         for _ in range(LOOKUP_READS):

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from sse_limits.core.slots import Scope
-
 from .rows import Cause, DecisionRow, NodeRow, StreamRow
 
 
@@ -29,8 +27,8 @@ class Report:
     rows: Sequence[StreamRow] = ()
     """The streams that are new or have changed, and some others again: a board that lost its memory is healed."""
     gone: Sequence[str] = ()
-    touched: Sequence[tuple[Scope, str]] = ()
-    """The users and tenants that are to be counted now."""
+    touched: Sequence[str] = ()
+    """The slot sets of users and tenants that are to be counted now."""
     batch: Batch | None = None
     decisions: Sequence[DecisionRow] = field(default=())
     admitted: int = 0

@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 class Shared(Generic[Value]):
     """What `make` returned, for `seconds`. Thread-safe; while one thread makes it, the others wait for that one."""
 
-    def __init__(self, make: Callable[[], Value], seconds: float = 1.0) -> None:
+    def __init__(self, make: Callable[[], Value], seconds: float) -> None:
         self._make = make
         self._seconds = seconds
         self._lock = threading.Lock()

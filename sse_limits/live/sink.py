@@ -6,6 +6,7 @@ store's time; the rest is plain commands. Nothing here is read for a decision.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -19,9 +20,10 @@ from sse_limits.slots.redis import gather
 
 from .board import TOP_ROWS
 from .codec import cause_text, decision_text, node_fields, stream_text
+from .derived import AdmittedInSpan
 from .holders import HolderReader
-from .nodes import AdmittedInSpan
 from .report import Batch, Report
+from .rows import DecisionRow, StreamRow
 
 SPAN_SECONDS = (10, 60)
 SPANS_KEPT_MS = (3_700_000, 48 * 3_600_000 + 120_000)
@@ -31,6 +33,7 @@ DECISIONS_PER_HOUR = 20_000
 HOUR_MS = 3_600_000
 KEYS_PER_COUNT = 250
 ROWS_PER_COMMAND = 200
+ROWS_IN_A_ROW = 100
 SUBJECTS_PER_COMMAND = 500
 SWEPT_AT_ONCE = 200
 TENANTS_PER_BATCH = 500
@@ -56,20 +59,21 @@ class RedisSink:
     async def write(self, report: Report) -> int:
         """Read what the report needs, then write it. Raises `StoreUnavailable`."""
         node = report.row.id
+        rows = await self._encoded(report.rows)
         chunks = list(chunked(report.touched, KEYS_PER_COUNT))
         (now, _), *counted = await gather(
             [
                 self._pipeline.run(self._alive, [keys.nodes()], (node, self._lease_ms)),
-                *(self._pipeline.run(self._usage, [keys.slot(*subject) for subject in chunk], ()) for chunk in chunks),
+                *(self._pipeline.run(self._usage, chunk, ()) for chunk in chunks),
             ]
         )
         counts = {
-            subject: int(count)
+            keys.subject_of(key): int(count)
             for chunk, (_, *found) in zip(chunks, counted, strict=True)
-            for subject, count in zip(chunk, found, strict=True)
+            for key, count in zip(chunk, found, strict=True)
         }
         decisions = await self._holders.tell(report.decisions, now)
-        writes = [self._pipeline.call(command) for command in self._commands(report, decisions, now)]
+        writes = [self._pipeline.call(command) for command in self._commands(report, rows, decisions, now)]
         writes += [self._run_top(scope, counts) for scope in (Scope.USER, Scope.TENANT)]
         if report.batch is not None:
             writes.append(self._run_count(report.row.name, report.batch, now))
@@ -89,14 +93,25 @@ class RedisSink:
         """Close the connection."""
         await self._pipeline.aclose()
 
-    def _commands(self, report: Report, decisions: Sequence[Any], now: int) -> Iterator[Command]:
+    async def _encoded(self, rows: Sequence[StreamRow]) -> list[str]:
+        """Ids and texts in turn. The loop breathes in between: at a start there are thousands."""
+        found: list[str] = []
+        for at, row in enumerate(rows, start=1):
+            found += (row.id, stream_text(row))
+            if at % ROWS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _commands(
+        self, report: Report, rows: Sequence[str], decisions: Sequence[DecisionRow], now: int
+    ) -> Iterator[Command]:
         node, row = keys.node(report.row.id), report.row
         fields = node_fields(row, now)
         yield ("HSET", node, *(part for pair in fields.items() for part in pair))
         yield ("PEXPIRE", node, self._lease_ms)
         streams = keys.node_streams(row.id)
-        for rows in chunked(report.rows, ROWS_PER_COMMAND):
-            yield ("HSET", streams, *(part for each in rows for part in (each.id, stream_text(each))))
+        for part in chunked(rows, 2 * ROWS_PER_COMMAND):
+            yield ("HSET", streams, *part)
         for gone in chunked(report.gone, SUBJECTS_PER_COMMAND):
             yield ("HDEL", streams, *gone)
         yield ("PEXPIRE", streams, self._lease_ms)

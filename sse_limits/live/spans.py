@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sse_limits.slots import keys
@@ -11,19 +11,21 @@ from sse_limits.slots import keys
 from .board import TOP_ROWS, Point
 from .codec import cause, tenant_cause
 from .connection import Command, Connection
+from .replies import fields_of, scores_of
 from .rows import Bucket, Cause, TenantCauses
 
-OVER_MS = 5_000  # after its end a span changes no more: writers ask for the store's time just before they write
-REMEMBERED = 4_000
+OVER_MS = 15_000  # so long after its end a span changes no more: writers ask for the time just before they write
+REMEMBERED = 8_000
 KEYS_PER_EXCHANGE = 500
 
 
 class SpanReader:
-    """Reads spans over a board's connection. Called under the board's lock; remembers what is over."""
+    """Reads spans over a board's connection, and remembers those that are over. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._over: OrderedDict[str, Any] = OrderedDict()
+        self._over: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def rejections(self, now: int, minutes: int) -> list[Bucket]:
         """The spans of the last minutes, oldest first, the running one last."""
@@ -56,19 +58,19 @@ class SpanReader:
         command: Callable[[str], Command],
         parse: Callable[[Any], Any],
     ) -> list[Any]:
-        missing = [key for key in spans if key not in self._over]
+        with self._lock:
+            known = {key: self._over[key] for key in spans if key in self._over}
+        missing = [key for key in spans if key not in known]
         fresh: dict[str, Any] = {}
         for start in range(0, len(missing), KEYS_PER_EXCHANGE):
             part = missing[start : start + KEYS_PER_EXCHANGE]
             replies = self._connection.exchange([command(key) for key in part])
             fresh |= {key: parse(reply) for key, reply in zip(part, replies, strict=True)}
-        found = [fresh[key] if key in fresh else self._over[key] for key in spans]
-        for key, value in fresh.items():
-            if (spans[key] + seconds) * 1000 + OVER_MS < now:
-                self._over[key] = value
-        while len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
-        return found
+        with self._lock:
+            self._over |= {key: fresh[key] for key in fresh if (spans[key] + seconds) * 1000 + OVER_MS < now}
+            for key in list(self._over)[: max(0, len(self._over) - REMEMBERED)]:
+                del self._over[key]
+        return [known[key] if key in known else fresh[key] for key in spans]
 
 
 def starts_of(now: int, minutes: int, seconds: int) -> list[int]:
@@ -89,19 +91,6 @@ def _hash(key: str) -> Command:
 
 def _zset(key: str) -> Command:
     return ("ZREVRANGE", key, 0, TOP_ROWS - 1, "WITHSCORES")
-
-
-def fields_of(reply: Any) -> dict[str, str]:
-    """A hash, in whatever form redis-py returns it."""
-    if isinstance(reply, dict):
-        return reply
-    return dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def scores_of(reply: Sequence[Any]) -> list[tuple[str, int]]:
-    """Members with scores, in whatever form redis-py returns them."""
-    pairs = reply if reply and isinstance(reply[0], (tuple, list)) else zip(reply[::2], reply[1::2], strict=True)
-    return [(member, int(float(score))) for member, score in pairs]
 
 
 def _counts(reply: Any) -> dict[Cause, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sse_limits.core.slots import Scope
@@ -11,23 +11,20 @@ from sse_limits.slots import keys
 from .codec import stream_row
 from .connection import Connection
 from .holders import NODES_READ, by_node
+from .replies import fields_of, scores_of
 from .rows import StreamRow
-from .spans import fields_of, scores_of
 
 SORTED_AT_MOST = 2000
 SCANNED_NODES = 20
 SCANS_PER_NODE = 20
 SCAN_COUNT = 1000
 
-InUse = Callable[[Sequence[tuple[Scope, str]]], list[int]]
-
 
 class StreamReader:
     """Reads streams over a board's connection. Thread-safe."""
 
-    def __init__(self, connection: Connection, in_use: InUse) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._in_use = in_use
 
     def page(self, scope: Scope, subject: str, offset: int, count: int) -> tuple[int, list[StreamRow]]:
         """How many streams there are, and some of them, oldest first.

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from sse_limits.core.slots import Scope
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
@@ -31,7 +30,6 @@ STREAMS_PER_WRITE = 2000
 SUBJECTS_PER_WRITE = 1000
 ROWS_IN_A_ROW = 100
 LEAVE_SECONDS = 1.0
-COUNTED = (Scope.USER, Scope.TENANT)
 
 
 class Source(Protocol):
@@ -73,12 +71,12 @@ class Writer:
             try:
                 await self.write()
             except StoreUnavailable as exc:
-                if not self._is_failing:
-                    log.warning("the display's data cannot be written (%s); streams and limits go on", exc)
+                if not self._is_failing:  # no warning: who waits for the store says that it is away, and once
+                    log.info("the display's data cannot be written (%s); streams and limits go on", exc)
                 self._is_failing = True
             else:
                 if self._is_failing:
-                    log.warning("the display's data is written again")
+                    log.info("the display's data is written again")
                 self._is_failing = False
 
     async def write(self) -> None:
@@ -92,7 +90,7 @@ class Writer:
             row=self._source.row(),
             rows=rows,
             gone=change.gone,
-            touched=[keys.subject_of(key) for key in subjects],
+            touched=subjects,
             batch=self._next_batch(),
             decisions=details,
             admitted=self._journal.admitted.total(),
@@ -129,11 +127,11 @@ class Writer:
     def _subjects(self) -> list[str]:
         """The slot sets to count now: those that have changed here first, then some of those that are held."""
         fresh = self._journal.touched
-        self._touched.update(dict.fromkeys(key for key in fresh if keys.subject_of(key)[0] in COUNTED))
+        self._touched.update(dict.fromkeys(filter(keys.is_of_user_or_tenant, fresh)))
         fresh.clear()
         again = self._subjects_again.take(self._source.held())
         wanted = dict.fromkeys(list(self._touched)[:SUBJECTS_PER_WRITE])
-        wanted.update(dict.fromkeys(key for key in again if keys.subject_of(key)[0] in COUNTED))
+        wanted.update(dict.fromkeys(filter(keys.is_of_user_or_tenant, again)))
         return list(wanted)
 
     def _next_batch(self) -> Batch | None:

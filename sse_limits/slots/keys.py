@@ -66,6 +66,8 @@ def ack(order: str) -> str:
     return f"{PREFIX}ack:{order}"
 
 
+_KINDS = {"": Scope.FLEET, "tenant": Scope.TENANT, "address": Scope.ADDRESS, "user": Scope.USER, "class": Scope.CLASS}
+
 # -- what is displayed: written once a second by each node, never read for a decision ---------------------------------
 
 
@@ -92,13 +94,15 @@ def subject_of(key: str) -> tuple[Scope, str]:
     tag, _, ending = key.removeprefix(f"{PREFIX}slot:{{").partition("}")
     kind, _, name = ending.removeprefix(":").partition(":")
     owner = tag[2:]
-    match kind:
-        case "":
-            return Scope.FLEET, ""
-        case "tenant" | "address":
-            return Scope(kind), owner
-        case _:
-            return Scope(kind), f"{owner}/{name}"
+    scope = _KINDS[kind]
+    if scope is Scope.FLEET:
+        return scope, ""
+    return (scope, f"{owner}/{name}") if scope in (Scope.USER, Scope.CLASS) else (scope, owner)
+
+
+def is_of_user_or_tenant(key: str) -> bool:
+    """Whether a slot set is a user's or a tenant's, without reading whose."""
+    return "}:user:" in key or key.endswith("}:tenant")
 
 
 def nodes() -> str:

@@ -137,7 +137,7 @@ class GuardedStream:
         """A bounded lane for this stream, which the node keeps alive, and which closes when the client has gone."""
         conf, limits = self._node.limiter.conf, self.limits
         events = limits.lane_events if limits is not None and limits.lane_events is not None else conf.lane_events
-        self.outlet = Outlet(Lane(events, conf.lane_bytes), emit, keepalive)
+        self.outlet = Outlet(Lane(events, conf.lane_bytes), emit, keepalive, self._node.limiter.journal)
         if self._gone is not None:
             self.outlet.close()
         return self.outlet

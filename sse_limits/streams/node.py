@@ -160,9 +160,9 @@ class Node:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._writer.aclose()
         await self.hub.aclose()
         await self.limiter.aclose()
+        await self._writer.aclose()  # last: what it counts then is free
 
     def spawn_drain(self) -> None:
         """Drain beside the requests: the server's own shutdown goes on meanwhile."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,11 +58,27 @@ class NodeSource:
             "start_ticks": process.start_ticks(),
             "started_at": limiter.journal.now_ms(),
         }
+        self._open_sse = self._blocked = self._queued = 0
         self.is_draining = False
 
     def loads(self) -> Mapping[str, Load]:
-        """The lanes of the open streams by stream id."""
-        return {stream: load_of(guarded) for stream, guarded in self._streams.items()}
+        """The lanes of the open streams by stream id. The one pass over all streams: `row` tells what it has seen."""
+        late = asyncio.get_running_loop().time() - BLOCKED_SECONDS
+        found = dict.fromkeys(self._streams, IDLE)
+        websockets = blocked = queued = 0
+        for stream, guarded in self._streams.items():
+            websockets += guarded.is_websocket
+            since = guarded.writing_since
+            if since is not None and since <= late:
+                blocked += 1
+            if guarded.outlet is not None:
+                lane = guarded.outlet.lane
+                waiting = len(lane)
+                if waiting or lane.dropped:
+                    queued += waiting
+                    found[stream] = (waiting, lane.dropped)
+        self._open_sse, self._blocked, self._queued = len(found) - websockets, blocked, queued
+        return found
 
     def describe(self, stream: str, load: Load) -> StreamRow | None:
         """An open stream's row; None when it has gone meanwhile."""
@@ -88,31 +103,27 @@ class NodeSource:
         )
 
     def row(self) -> NodeRow:
-        """The node's own row, as it is now."""
+        """The node's own row, as of the last `loads`."""
         limiter = self._limiter
-        streams = list(self._streams.values())
-        addresses = Counter(stream.identity.address for stream in streams if stream.identity is not None)
-        addresses.pop(None, None)
-        late = asyncio.get_running_loop().time() - BLOCKED_SECONDS
         median, p99 = limiter.store.latency.quantiles_ms()
         return NodeRow(
             id=limiter.node_id,
             name=limiter.node,
             server=process.server(),
             seen_at=0,
-            open=len(streams),
-            open_sse=sum(not stream.is_websocket for stream in streams),
+            open=len(self._streams),
+            open_sse=self._open_sse,
             budget=None,
             is_draining=self.is_draining,
             policy_version=limiter.policy.version,
             loop_lag_ms=self._lag.worst_ms,
             memory_bytes=process.memory_bytes(),
-            blocked=sum(since is not None and since <= late for since in (stream.writing_since for stream in streams)),
+            blocked=self._blocked,
             store=limiter.store.name,
             store_ms=median,
             store_p99_ms=p99,
-            counters=self._counters(streams),
-            addresses={address: count for address, count in addresses.most_common(TOP_ROWS) if address is not None},
+            counters=self._counters(),
+            addresses=dict(limiter.addresses.most_common(TOP_ROWS)),
             **self._facts,
         )
 
@@ -120,10 +131,10 @@ class NodeSource:
         """The keys of the slot sets in which this node holds something."""
         return self._limiter.held_keys()
 
-    def _counters(self, streams: Collection[GuardedStream]) -> dict[str, float]:
+    def _counters(self) -> dict[str, float]:
         found = dict(self._limiter.journal.counters())
         found |= dict(self._limiter.store.latency.seconds.samples("sse_store_seconds"))
-        found["sse_queue_depth"] = sum(len(stream.outlet.lane) for stream in streams if stream.outlet is not None)
+        found["sse_queue_depth"] = self._queued
         return found
 
     def detail(self, reject: Reject, found: Answer, about: About, address: str | None) -> DecisionRow | None:
@@ -154,14 +165,6 @@ class NodeSource:
             body="",
             note=about.note,
         )
-
-
-def load_of(stream: GuardedStream) -> Load:
-    """How many events wait for a stream's client, and how many it has missed."""
-    if stream.outlet is None:
-        return IDLE
-    lane = stream.outlet.lane
-    return (len(lane), lane.dropped) if lane or lane.dropped else IDLE
 
 
 def transport_of(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""What is worked out from the nodes' own rows, whatever the board is made of. Pure."""
+"""What is worked out from rows, whatever the board is made of. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sse_limits.core.slots import Scope
 
 from .board import TOP_ROWS
-from .rows import Holder, NodeRow
+from .rows import DecisionRow, Holder, NodeRow
 
 
 def sum_addresses(nodes: Sequence[NodeRow]) -> Counter[str]:
@@ -44,3 +44,11 @@ class AdmittedInSpan:
             self._start, self._before = start, self._latest
         self._latest = admitted
         return admitted - self._before
+
+
+def latest_first(found: Iterable[DecisionRow], count: int) -> list[DecisionRow]:
+    """A page of decisions, newest first. Those of one instant stay together, since the next page begins before it."""
+    rows = sorted(found, key=lambda row: (-row.at, row.id))
+    while count and count < len(rows) and rows[count].at == rows[count - 1].at:
+        count += 1
+    return rows[:count]
