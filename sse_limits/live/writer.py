@@ -86,12 +86,13 @@ class Writer:
         rows = await self._rows(change, loads)
         subjects = self._subjects()
         details = self._journal.take_details()
+        batch = self._next_batch()  # before the row, whose counters have it then
         report = Report(
             row=self._source.row(),
             rows=rows,
             gone=change.gone,
             touched=subjects,
-            batch=self._next_batch(),
+            batch=batch,
             decisions=details,
             admitted=self._journal.admitted.total(),
         )
