@@ -64,13 +64,10 @@ async def test_what_a_node_does_is_on_the_board_and_its_decisions_explain_themse
     explained = await asyncio.to_thread(explain_decision, told.decision)
     assert explained is not None
     assert (explained.decision.reason, explained.decision.node) == (Reason.USER_LIMIT, limiter.node)
-    assert explained.details is not None
-    assert (explained.details.user, explained.details.stream_class, explained.details.status) == (
-        "alice",
-        "events",
-        429,
-    )
-    assert [name for name, _ in explained.details.holders] == [lease.held.stream]
+    details = explained.details
+    assert details is not None
+    assert (details.user, details.stream_class, details.status) == ("alice", "events", 429)
+    assert [name for name, _ in details.holders] == [lease.held.stream]
     found = await asyncio.to_thread(board.snapshot)
     [row] = found.nodes
     assert (row.id, row.store, row.addresses) == (limiter.node_id, limiter.store.name, {"192.0.2.1": 1})
