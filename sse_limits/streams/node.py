@@ -186,6 +186,8 @@ class Node:
         if stream is None:  # it has ended by itself, or was ended when the order came the faster way
             self.limiter.store.confirm(order)
         elif order.reason in CAUSES:
+            if order.reason == Reason.REVOKED:
+                log.info("stream %s is revoked", order.stream)
             stream.end(Reason(order.reason), order)
         else:
             log.warning("an order of a later version is passed over: %r", order.reason)
