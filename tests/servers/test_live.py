@@ -126,7 +126,7 @@ async def test_an_eviction_is_an_end_with_a_decision(pair: Pair, board: RedisBoa
     row = next(row for row in found.latest if row.reason is Reason.EVICTED)
     assert row.id.encode() in said
     assert (row.tenant, row.user, row.stream_class) == ("small", "eve", "raw")
-    assert node_of(found, pair[0]).counters['sse_ended_total{reason="evicted"}'] >= 1
+    await shown(board, lambda found: counters_of(found, pair[0]).get('sse_ended_total{reason="evicted"}', 0) >= 1)
 
 
 async def test_a_revoked_stream_ends_in_another_process_within_half_a_second(
@@ -214,7 +214,8 @@ async def test_a_process_that_stops_takes_its_row_with_it(start: Start, board: R
     server = start("uvicorn")
     await clients.get(server, "/raw/", token())
     await shown(board, lambda found: sum(node.open for node in found.nodes) == 1)
-    server.stop()
+    server.process.terminate()
+    await asyncio.to_thread(server.process.wait, 10)
     found = await asyncio.to_thread(board.snapshot)
     assert server.pid not in [node.pid for node in found.nodes]
     assert counts(found) == {Cause(Layer.NODE, Reason.SHUTDOWN, ENFORCE): 1}
