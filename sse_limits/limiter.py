@@ -158,6 +158,13 @@ class Limiter:
         limits = self._resolve(identity.user, identity.tenant, identity.tier)
         return limits if isinstance(limits, Limits) else None
 
+    def tenant_of(self, identity: Identity | None) -> str | None:
+        """In whose name a client comes, whether or not it may stream; None where nobody is known."""
+        if identity is None or identity.user is None or identity.tenant is not None:
+            return identity.tenant if identity is not None else None
+        limits = self.limits_of(identity)
+        return limits.tenant if limits is not None else None
+
     async def greet(self) -> None:
         """Look for the store before a stream needs it: a wrong address is told at the start."""
         try:

@@ -26,7 +26,8 @@ def server() -> str:
     """The name and version of the ASGI server that this process runs, by what it has loaded."""
     for name, module in SERVERS.items():
         if module in sys.modules:
-            return f"{name} {_version(name)}".strip()
+            found = getattr(sys.modules[name], "__version__", None)  # else by reading files: once
+            return f"{name} {found or _version(name)}".strip()
     return ""
 
 

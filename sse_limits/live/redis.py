@@ -177,19 +177,15 @@ class RedisBoard:
 
     def _latest(self, now: int, before: int, count: int) -> list[DecisionRow]:
         """The last `count` decisions before an instant; each was written after it was taken, mostly within a second."""
-        written = min(now, before + LATE_MS)
-        hour, end = written // HOUR_MS, str(written)
+        read_to = min(now, before + LATE_MS)
+        hour, end = read_to // HOUR_MS, str(read_to)
         found: dict[str, DecisionRow] = {}
-        while True:
+        while read_to > hour * HOUR_MS and sum(row.at > read_to for row in found.values()) < count:
             [entries] = self._connection.exchange([latest_entries(hour, end, 2 * count)])
             found |= {row.id: row for row in decisions_of(entries) if row.at < before}
-            if len(entries) < 2 * count:
-                break
-            end = f"({entries[-1][0]}"
-            written = int(entries[-1][0].partition("-")[0])
-            if sum(row.at > written for row in found.values()) >= count:  # none that is still unread is later
-                break
-        if len(found) < count:
+            is_more = entries and len(entries) == 2 * count
+            read_to, end = (written_ms(entries[-1]), f"({entries[-1][0]}") if is_more else (hour * HOUR_MS, "")
+        if sum(row.at > read_to for row in found.values()) < count:  # what is still unread may be later than the rest
             earlier = range(hour - 1, now // HOUR_MS - HOURS_KEPT - 1, -1)
             for entries in self._connection.exchange([latest_entries(each, "+", count) for each in earlier]):
                 found |= {row.id: row for row in decisions_of(entries) if row.at < before}
@@ -210,6 +206,11 @@ class RedisBoard:
 def latest_entries(hour: int, end: str, count: int) -> Command:
     """The command that reads the latest entries of an hour's decisions."""
     return ("XREVRANGE", keys.decisions(hour), end, "-", "COUNT", count)
+
+
+def written_ms(entry: tuple[str, Any]) -> int:
+    """When an entry of a stream was written."""
+    return int(entry[0].partition("-")[0])
 
 
 def decisions_of(entries: Sequence[tuple[str, Any]]) -> Iterator[DecisionRow]:

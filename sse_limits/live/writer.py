@@ -28,6 +28,7 @@ log = logging.getLogger("sse_limits.live.writer")
 EVERY_SECONDS = 1.0
 STREAMS_PER_WRITE = 2000
 SUBJECTS_PER_WRITE = 1000
+SUBJECTS_WAITING = 20_000
 ROWS_IN_A_ROW = 100
 LEAVE_SECONDS = 1.0
 
@@ -130,6 +131,8 @@ class Writer:
         fresh = self._journal.touched
         self._touched.update(dict.fromkeys(filter(keys.is_of_user_or_tenant, fresh)))
         fresh.clear()
+        for key in list(self._touched)[: max(0, len(self._touched) - SUBJECTS_WAITING)]:
+            del self._touched[key]  # who still holds something is counted within a heartbeat; the others are swept
         again = self._subjects_again.take(self._source.held())
         wanted = dict.fromkeys(list(self._touched)[:SUBJECTS_PER_WRITE])
         wanted.update(dict.fromkeys(filter(keys.is_of_user_or_tenant, again)))

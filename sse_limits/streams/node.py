@@ -119,9 +119,8 @@ class Node:
         """
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
-        about = self._about(scope, request, identity, stream_class)
-        if self.limiter.journal.reject(reject.reason, about.tenant):
-            self._detail(reject, found, about)
+        if self.limiter.journal.reject(reject.reason, self.limiter.tenant_of(identity)):
+            self._detail(reject, found, About(scope, request, identity, stream_class))
         found.headers.extend(self.readers.headers(request.origin if request is not None else None))
         if self._is_short and scope.get("http_version") == "1.1":
             found.headers.append((b"connection", b"close"))
@@ -130,16 +129,16 @@ class Node:
     def farewell(self, stream: GuardedStream, reason: Reason, note: str = "") -> Answer:
         """What to tell the client of a stream that we end; here every end is counted."""
         found = self.limiter.answer(Reject(reason), note)
-        stream_class = stream.lease.stream_class.name if stream.lease is not None else ""
-        about = self._about(stream.scope, stream.request, stream.identity, stream_class)
-        is_wanted = self.limiter.journal.end(reason, about.tenant)
+        is_wanted = self.limiter.journal.end(reason, self.limiter.tenant_of(stream.identity))
         if is_wanted and reason is not Reason.SHUTDOWN:  # one event, however many streams it ends
-            self._detail(Reject(reason), found, about._replace(note=note))
+            stream_class = stream.lease.stream_class.name if stream.lease is not None else ""
+            about = About(stream.scope, stream.request, stream.identity, stream_class, note)
+            self._detail(Reject(reason), found, about)
         return found
 
-    def _about(self, scope: Scope, request: Request | None, identity: Identity | None, stream_class: str) -> About:
-        limits = self.limiter.limits_of(identity) if identity is not None else None
-        return About(scope, request, identity, limits, stream_class)
+    async def write(self) -> None:
+        """Write to the board now what is written once a second anyway. Raises `StoreUnavailable`."""
+        await self._writer.write()
 
     def _detail(self, reject: Reject, found: Answer, about: About) -> None:
         row = self._source.detail(reject, found, about, self._address(about))
@@ -201,6 +200,8 @@ class Node:
         if stream is None:  # it has ended by itself, or was ended when the order came the faster way
             self.limiter.store.confirm(order)
         elif order.reason in CAUSES:
+            if order.reason == Reason.REVOKED:
+                log.info("stream %s is revoked", order.stream)
             stream.end(Reason(order.reason), order)
         else:
             log.warning("an order of a later version is passed over: %r", order.reason)

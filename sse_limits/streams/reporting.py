@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sse_limits.core.identity import Identity
-from sse_limits.core.limits import Limits
 from sse_limits.core.rejections import Answer, Reject
 from sse_limits.limiter import Limiter
 from sse_limits.live import process
@@ -31,16 +30,8 @@ class About(NamedTuple):
     scope: Scope
     request: Request | None
     identity: Identity | None
-    limits: Limits | None
     stream_class: str
     note: str = ""
-
-    @property
-    def tenant(self) -> str | None:
-        """The tenant in whose name the client came."""
-        if self.limits is not None:
-            return self.limits.tenant
-        return self.identity.tenant if self.identity is not None else None
 
 
 class NodeSource:
@@ -142,14 +133,15 @@ class NodeSource:
         decision = self._limiter.decision(found.decision)
         if decision is None:
             return None
-        identity, limits = about.identity, about.limits
+        identity = about.identity
+        limits = self._limiter.limits_of(identity) if identity is not None else None
         return DecisionRow(
             id=found.decision,
             at=decision.at,
             node=self._limiter.node_id,
             reason=reject.reason,
             mode=ENFORCE,
-            tenant=about.tenant,
+            tenant=self._limiter.tenant_of(identity),
             user=identity.user if identity is not None else None,
             address=address,
             tier=limits.tier if limits is not None else "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -176,26 +175,6 @@ async def test_no_key_of_the_display_lives_for_ever(redis_fleet: RedisFleet, ser
 # --- what the server is asked --------------------------------------------------------------------------------------
 
 
-def watched(server: Server) -> tuple[list[str], threading.Thread, threading.Event]:
-    """Note every command from now on, until a client says ECHO end."""
-    said: list[str] = []
-    ready = threading.Event()
-
-    def watch() -> None:
-        with server.client.monitor() as monitor:
-            ready.set()
-            for command in monitor.listen():
-                if command["command"] == "ECHO end":
-                    return
-                if not command["command"].startswith(("HELLO", "CLIENT")):  # of the connection that says so
-                    said.append(command["command"])
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    assert ready.wait(5)
-    return said, thread, ready
-
-
 async def test_a_busy_node_asks_for_little_and_nothing_without_a_bound(redis_fleet: RedisFleet, server: Server) -> None:
     station = redis_fleet.station()
     streams = await open_many(station, 600)
@@ -206,11 +185,9 @@ async def test_a_busy_node_asks_for_little_and_nothing_without_a_bound(redis_fle
     for number in range(30):
         await station.open(f"u{number}", limits={"user": 0})
         await station.open(limits={"tenant": 1})
-    said, thread, _ = await asyncio.to_thread(watched, server)
-    for _ in range(3):
-        await station.write()
-    server.client.echo("end")
-    await asyncio.to_thread(thread.join, 5)
+    with server.watched() as said:
+        for _ in range(3):
+            await station.write()
     names = Counter(command.split(" ")[0].upper() for command in said)
     assert set(names) <= ASKED
     for command in said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -50,6 +50,11 @@ async def shown(board: RedisBoard, condition: Callable[[Snapshot], Any], seconds
 
 def node_of(found: Snapshot, server: ServerProcess) -> NodeRow:
     return next(node for node in found.nodes if node.pid == server.pid)
+
+
+def counters_of(found: Snapshot, server: ServerProcess) -> Mapping[str, float]:
+    """Since the start of the process; empty as long as it has written nothing."""
+    return next((node.counters for node in found.nodes if node.pid == server.pid), {})
 
 
 def counts(found: Snapshot) -> dict[Cause, int]:
@@ -121,7 +126,7 @@ async def test_an_eviction_is_an_end_with_a_decision(pair: Pair, board: RedisBoa
     row = next(row for row in found.latest if row.reason is Reason.EVICTED)
     assert row.id.encode() in said
     assert (row.tenant, row.user, row.stream_class) == ("small", "eve", "raw")
-    assert node_of(found, pair[0]).counters['sse_ended_total{reason="evicted"}'] == 1
+    await shown(board, lambda found: counters_of(found, pair[0]).get('sse_ended_total{reason="evicted"}', 0) >= 1)
 
 
 async def test_a_revoked_stream_ends_in_another_process_within_half_a_second(
@@ -208,10 +213,11 @@ async def test_after_a_flush_everything_is_shown_again(
 async def test_a_process_that_stops_takes_its_row_with_it(start: Start, board: RedisBoard, clients: Clients) -> None:
     server = start("uvicorn")
     await clients.get(server, "/raw/", token())
-    found = await shown(board, lambda found: [node.open for node in found.nodes] == [1])
-    server.stop()
+    await shown(board, lambda found: sum(node.open for node in found.nodes) == 1)
+    server.process.terminate()
+    await asyncio.to_thread(server.process.wait, 10)
     found = await asyncio.to_thread(board.snapshot)
-    assert found.nodes == []
+    assert server.pid not in [node.pid for node in found.nodes]
     assert counts(found) == {Cause(Layer.NODE, Reason.SHUTDOWN, ENFORCE): 1}
     assert await rows_of(board, Scope.FLEET, "") == []
 
@@ -226,10 +232,10 @@ async def test_events_are_measured_from_publishing_to_writing(
     await websocket.recv()
 
     def is_measured(found: Snapshot) -> bool:
-        counters = node_of(found, server).counters
+        counters = counters_of(found, server)
         written = counters.get("sse_publish_to_write_seconds_count", 0)
-        return written >= 1 and counters.get('ws_messages_total{outcome="admitted"}') == 2
+        return written >= 1 and counters.get('ws_messages_total{outcome="admitted"}', 0) >= 2
 
     found = await shown(board, is_measured)
-    assert node_of(found, server).counters["sse_publish_to_write_seconds_sum"] < 5
+    assert counters_of(found, server)["sse_publish_to_write_seconds_sum"] < 5
     await until(lambda: slots.immortal_keys() == [], 1)
