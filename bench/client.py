@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.streams.tokens import mint
 
 from .servers import SECRET_KEY
 

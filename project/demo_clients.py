@@ -6,18 +6,29 @@ Each kind is one coroutine per client. They talk to the server over real sockets
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
 import random
+import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
 
 TABS_AT_ONCE = 9
 NEW_TAB_SECONDS = 4.0  # three evictions within ten seconds would close eviction for half a minute
 RETRY_SECONDS = 1.0
 VISITORS = 26
+SOCKETS = 6
+MESSAGES_A_SECOND = 40
+TOO_LARGE = 65 * 1024  # bytes of a message; the demo's tiers allow 64 KiB
+STALLED_BUFFER = 4096
+STALL_SECONDS = 25.0  # beyond the write deadline
+TICKER_TOPIC = "ticker"  # what the stalled reader asks for, and the publisher sends much of
 
 
 @dataclass
@@ -49,6 +60,10 @@ class Crowd:
             group.create_task(self._tab_hoarder())
             group.create_task(self._leaking_client())
             group.create_task(self._forger())
+            group.create_task(self._stalled_reader())
+            group.create_task(self._flooder())
+            for number in range(SOCKETS):
+                group.create_task(self._websocket("initech", f"desk{number}"))
             for _ in range(VISITORS):
                 group.create_task(self._visitor())
 
@@ -77,6 +92,51 @@ class Crowd:
         while True:
             await self._stream("forger", "/events/", None, token="sl1.0000.e30.forged")
             await asyncio.sleep(RETRY_SECONDS / 2)
+
+    async def _stalled_reader(self) -> None:
+        """Asks for much and reads nothing: its lane drops the oldest, the write deadline ends it, and it comes back."""
+        while True:
+            with contextlib.suppress(OSError):
+                await self._stall()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _stall(self) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as found:
+            found.setblocking(False)  # noqa: FBT003 - a positional argument by its standard
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STALLED_BUFFER)
+            base = self._client.base_url
+            await loop.sock_connect(found, (base.host, base.port or 80))
+            token = self._token_of("initech", "stalled")
+            asked = f"GET /events/?topic={TICKER_TOPIC} HTTP/1.1"
+            lines = (asked, f"Host: {base.host}", f"Authorization: Bearer {token}")
+            await loop.sock_sendall(found, "\r\n".join([*lines, "", ""]).encode())
+            await asyncio.sleep(STALL_SECONDS)
+
+    async def _flooder(self) -> None:
+        """Sends as fast as it can; now and then a message beyond its size, for which its socket is closed."""
+        while True:
+            await self._talk(("globex", "flooder"), 1 / MESSAGES_A_SECOND, times=20 * MESSAGES_A_SECOND)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _websocket(self, tenant: str, user: str) -> None:
+        """A desk that subscribes and says something now and then."""
+        while True:
+            await self._talk((tenant, user), 2, times=random.randint(5, 30))
+            await asyncio.sleep(random.uniform(0, 4))
+
+    async def _talk(self, who: tuple[str, str], pause_seconds: float, *, times: int) -> None:
+        url = f"{str(self._client.base_url).replace('http', 'ws', 1).rstrip('/')}/ws/"
+        headers = {"authorization": f"Bearer {self._token_of(*who)}"}
+        with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+            async with connect(url, additional_headers=headers, proxy=None, compression=None) as found:
+                reading = asyncio.create_task(drain(found))
+                await found.send(json.dumps({"type": "subscribe", "topic": "news"}))
+                for _ in range(times):
+                    await found.send(json.dumps({"type": "echo", "data": "hello"}))
+                    await asyncio.sleep(pause_seconds)
+                await found.send(json.dumps({"type": "echo", "data": "x" * TOO_LARGE}))
+                await reading
 
     async def _visitor(self) -> None:
         """One of a crowd behind one address, which has twenty streams."""
@@ -118,3 +178,10 @@ class Crowd:
             pass
         finally:
             self.tally.open[kind] -= 1
+
+
+async def drain(found: ClientConnection) -> None:
+    """Read what a WebSocket brings until it ends."""
+    with contextlib.suppress(WebSocketException):
+        async for _ in found:
+            pass

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from project.demo_policy import POLICY
-
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "demo-only-not-a-secret-" + "0" * 32)
@@ -26,6 +24,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "django_eventstream",
+    "drf_spectacular",
     "project",
 ]
 
@@ -74,6 +73,14 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "sse_limits",
+    "DESCRIPTION": "Who holds streams, why others were rejected; publish events; end streams.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -84,7 +91,7 @@ LOGGING = {
     },
 }
 
-SSE_LIMITS: dict[str, Any] = {"POLICY": POLICY}
+SSE_LIMITS: dict[str, Any] = {}
 
 
 TEXTS = ("REDIS_URL", "STORE", "NODE_NAME", "TENANT_RESOLVER", "DEFAULT_TIER", "ANONYMOUS_TIER")

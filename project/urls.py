@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView
+
+from sse_limits.api.metrics import metrics, tenant_metrics
 
 from . import views
 
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("sse_limits.api.urls")),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("metrics", metrics),
+    path("metrics/tenants", tenant_metrics),
     path("healthz", views.healthz),
     path("views/clock/", views.clock),
     path("es/", include("django_eventstream.urls"), {"channels": ["news"]}),

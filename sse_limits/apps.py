@@ -1,4 +1,4 @@
-"""The Django app: registers the system checks."""
+"""The Django app: registers the system checks and connects the signals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ class SseLimitsConfig(AppConfig):
 
     name = "sse_limits"
     verbose_name = "Stream limits"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks; nothing else happens before the first request."""
-        from . import checks
+        """Register the checks and receivers; nothing else happens before the first request."""
+        from . import checks, signals
 
         register(checks.check_settings)
         register(checks.check_policy)
         register(checks.check_store)
         register(checks.check_guard)
         register(checks.check_daphne)
+        signals.connect()

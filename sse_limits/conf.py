@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -44,6 +44,8 @@ class Conf:
     """How often leases are renewed; at most a third of the lease."""
     keepalive_seconds: float = 15
     """How often an idle event stream gets a comment."""
+    recheck_seconds: float = 5
+    """How often open streams are held against suspensions, revocations and the expiry of their tokens."""
     write_deadline_seconds: float = 20
     """How long a write may be blocked by a client that does not read before its stream is ended."""
     lane_events: int = 64
@@ -78,8 +80,8 @@ class Conf:
     """The tier of streams that name nobody, where a stream class allows them."""
     fleet_limit: int | None = None
     """Streams over all nodes; None: no limit."""
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    """Tiers, tenants, memberships and users; empty: the two tiers `anonymous` and `free`."""
+    policy: Mapping[str, Any] | None = None
+    """Tiers, tenants, memberships and users as part of the settings; None: those that are edited in the admin."""
 
 
 FIELDS = {item.name.upper(): item for item in fields(Conf)}
@@ -89,6 +91,7 @@ POSITIVE = (
     "heartbeat_seconds",
     "keepalive_seconds",
     "token_ttl_seconds",
+    "recheck_seconds",
     "write_deadline_seconds",
 )
 ZERO_OR_MORE = ("cleanup_seconds", "session_cache_seconds")

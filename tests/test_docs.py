@@ -12,7 +12,7 @@ from sse_limits.conf import Conf
 from sse_limits.core.rejections import CAUSES
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES_OF_CHECKS = ("checks.py", "conf.py", "policy.py", "streams/server_options.py")
+SOURCES_OF_CHECKS = ("checks.py", "conf.py", "policy/from_settings.py", "streams/server_options.py")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -77,7 +77,7 @@ def test_every_module_stands_in_the_map_of_the_house() -> None:
     package = ROOT / "sse_limits"
     modules = {
         path.name
-        for folder in (package, package / "core", package / "slots", package / "streams")
+        for folder in (package, *(package / room for room in ("core", "slots", "live", "policy", "streams")))
         for path in folder.glob("*.py")
     }
     assert sorted(name for name in modules - {"__init__.py"} if name not in page) == []

@@ -19,6 +19,7 @@ from django.db import connections
 from django.test import Client
 
 from sse_limits import sessions
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionsUnavailable, SessionUsers, read_user
 from sse_limits.slots.base import SseLimitsError
 
@@ -277,3 +278,45 @@ class TestCache:
             turns += 1
             await asyncio.sleep(0)
         assert turns > 1
+
+
+class TestForgetting:
+    @pytest.fixture
+    def key(self, alice: Any) -> str:
+        return log_in(alice)
+
+    async def test_a_forgotten_user_or_session_is_looked_up_again(
+        self, key: str, make_users: Callable[[float], SessionUsers]
+    ) -> None:
+        users = make_users(60)
+        sid = TokenKeys.from_secrets(django_settings.SECRET_KEY).session_id(key)
+        for names, sids, looks in (({"bob"}, set(), 1), ({"alice"}, set(), 2), (set(), {sid}, 3)):
+            assert await users.find(key) == "alice"
+            users.forget(users=names, sids=sids)
+            assert await users.find(key) == "alice"
+            assert loads[key] == looks
+
+    async def test_what_is_being_looked_up_while_it_is_forgotten_is_not_remembered(
+        self, key: str, make_users: Callable[[float], SessionUsers]
+    ) -> None:
+        users = make_users(60)
+        looking = asyncio.ensure_future(users.find(key))
+        for _ in range(2):  # the asker, then the look-up that it has started
+            await asyncio.sleep(0)
+        users.forget(users={"alice"}, sids=set())
+        assert await looking == "alice"
+        assert await users.find(key) == "alice"
+        assert loads[key] == 2
+
+    async def test_inactive_users_are_found_and_others_are_not(
+        self, alice: Any, make_users: Callable[[float], SessionUsers]
+    ) -> None:
+        strangers = [f"u{number}" for number in range(1200)]
+        assert await make_users(60).inactive(["alice", *strangers]) == set()
+        await asyncio.to_thread(deactivate)
+        assert await make_users(60).inactive([*strangers, "alice"]) == {"alice"}
+
+
+def deactivate() -> None:
+    get_user_model().objects.update(is_active=False)
+    close_connection()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rest_framework import serializers, status
+from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from sse_limits.publishing import publish
 from sse_limits.slots.base import StoreUnavailable
@@ -23,16 +23,18 @@ class PublishRequest(serializers.Serializer[Any]):
     )
     event = serializers.CharField(max_length=200, required=False, help_text="The event's name.")
     tenant = serializers.SlugField(required=False, help_text="Publish to this tenant's topic.")
+    id = serializers.CharField(read_only=True, help_text="The event's id in the topic's log.")
 
 
-class PublishView(APIView):
+class PublishView(GenericAPIView[Any]):
     """Publish an event. For staff, with whatever authentication the project gives its API."""
 
     permission_classes = (IsAdminUser,)
+    serializer_class = PublishRequest
 
     def post(self, request: Request) -> Response:
         """Return the event's `id`."""
-        asked = PublishRequest(data=request.data)
+        asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
         wanted = asked.validated_data
         try:

@@ -7,17 +7,18 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 from rest_framework.authentication import SessionAuthentication
+from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from sse_limits.conf import get_conf
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.policy import get_policy, resolve_tenant
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 
 class TokenRequest(serializers.Serializer[Any]):
@@ -27,17 +28,21 @@ class TokenRequest(serializers.Serializer[Any]):
     topics = serializers.ListField(
         child=serializers.CharField(max_length=200), required=False, max_length=32, help_text="Allow only these topics."
     )
+    token = serializers.CharField(read_only=True)
+    expires_at = serializers.IntegerField(read_only=True, help_text="Epoch ms.")
+    user = serializers.CharField(read_only=True)
 
 
-class TokenView(APIView):
+class TokenView(GenericAPIView[Any]):
     """Mint a stream token. The session (with CSRF) says who asks; the policy says for which tenant."""
 
     authentication_classes = (SessionAuthentication,)
     permission_classes = (IsAuthenticated,)
+    serializer_class = TokenRequest
 
     def post(self, request: Request) -> Response:
         """Return `token`, `expires_at` (epoch ms), `user` and `tenant`."""
-        asked = TokenRequest(data=request.data)
+        asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
         user = request.user.get_username()
         tenant = self._tenant(user, asked.validated_data.get("tenant"))

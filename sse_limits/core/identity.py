@@ -43,6 +43,8 @@ class Identity:
     """When a token was issued, in epoch ms."""
     session: str | None = None
     """The `sid` of the session behind it."""
+    token: str | None = None
+    """The last 22 characters of the token, by which it can be revoked."""
 
     @property
     def is_anonymous(self) -> bool:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .address_rules import AddressRules
 from .identity import Identity
 from .rejections import Reason, Reject
 from .slots import Scope
@@ -103,6 +104,9 @@ class Source(NamedTuple):
     step: str
     slug: str
 
+    def __str__(self) -> str:
+        return f"{self.step} {self.slug}".rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -121,7 +125,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Every tier, tenant and exception at one version."""
+    """Every tier, tenant and exception at one version. One without tiers knows nothing yet: nobody can be admitted."""
 
     version: int
     tiers: Mapping[str, Tier]
@@ -131,12 +135,15 @@ class Policy:
     default_tier: str
     anonymous_tier: str
     fleet_limit: int | None = None
+    address_rules: AddressRules = field(default_factory=AddressRules)
     _shared: dict[tuple[str, str | None, UserLimit | None], Limits] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def resolve(self, identity: Identity) -> Limits | Reject:
         """Find the limits of `identity`, or why it may not stream."""
+        if not self.tiers:
+            return Reject(Reason.STORE)
         if not identity.user:
             return self._effective(self.anonymous_tier, None, None)
         tenant_slug = self._tenant_of(identity)
@@ -151,6 +158,29 @@ class Policy:
         if user is not None and user.suspended:
             return Reject(Reason.SUSPENDED, Scope.USER)
         return self._effective(self._tier_of(identity, tenant), tenant, user)
+
+    def of_holder(self, scope: Scope, subject: str) -> tuple[int | None, Source]:
+        """The limit of who holds something, as in slot keys, and where it comes from; a suspended one has it too."""
+        match scope:
+            case Scope.USER:
+                slug, _, name = subject.partition("/")
+                tenant = self.tenants.get(slug)
+                tier = tenant.tier if tenant is not None else self.default_tier
+                limits = self._effective(tier, tenant, self.users.get((slug or None, name)))
+                return limits.user, limits.provenance["user_limit"]
+            case Scope.TENANT if subject in self.tenants:
+                tenant = self.tenants[subject]
+                limits = self._effective(tenant.tier, tenant, None)
+                return limits.tenant_total, limits.provenance["tenant_limit"]
+            case Scope.ADDRESS:
+                rule = self.address_rules.find(subject)
+                if rule is not None:
+                    return rule.limit, Source("rule", str(rule.network))
+                limits = self._effective(self.anonymous_tier, None, None)
+                return limits.address, limits.provenance["address_limit"]
+            case Scope.FLEET:
+                return self.fleet_limit, Source("settings", "")
+        return None, Source("default", "")
 
     def _tenant_of(self, identity: Identity) -> str | Reject | None:
         """The tenant that a credential names, else the user's only or default membership."""

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
     DRAINING = "draining"
     SLOW_CONSUMER = "slow_consumer"
+    REVOKED = "revoked"
 
 
 class Cause(NamedTuple):
@@ -88,7 +89,7 @@ CAUSES: dict[Reason, Cause] = {
     Reason.BAD_TOKEN: _identity(2, *_UNAUTHORIZED, "The stream token is not one of ours, or was changed."),
     Reason.EXPIRED_TOKEN: _identity(3, *_UNAUTHORIZED, "The stream token has expired. Fetch a new one."),
     Reason.SUSPENDED: _identity(4, *_FORBIDDEN, "This account is suspended."),
-    Reason.BLOCKED: _identity(5, *_FORBIDDEN, "Streams are not served to this tenant."),
+    Reason.BLOCKED: _identity(5, *_FORBIDDEN, "Streams are not served to this tenant or from this address."),
     Reason.BAD_ORIGIN: _identity(6, *_FORBIDDEN, "A page of this origin may not open streams with your cookies."),
     Reason.TENANT_AMBIGUOUS: _identity(
         7, *_FORBIDDEN, "You belong to several tenants and none is your default. Use a stream token that names one."
@@ -135,6 +136,10 @@ CAUSES: dict[Reason, Cause] = {
         23, Layer.NODE, "overloaded", HTTPStatus.SERVICE_UNAVAILABLE, 1013, (5, 10),
         "What you sent was not taken for too long.",
     ),
+    Reason.REVOKED: _identity(
+        24, "unauthorized", HTTPStatus.UNAUTHORIZED, 4504,
+        "This stream was ended by an operator, or its session or token was revoked.",
+    ),
 }  # fmt: skip
 
 LIMIT_REASONS = {
@@ -173,18 +178,28 @@ class Answer(NamedTuple):
     close_code: int
     close_reason: str
     retry_after: int | None
+    decision: str
 
 
-def answer(reject: Reject, decision: str, turn: int) -> Answer:
-    """Build the answer. `turn` counts rejections: it spreads the waiting times of clients that leave together."""
+def answer(reject: Reject, decision: str, turn: int, note: str = "") -> Answer:
+    """Build the answer. `turn` counts rejections: it spreads the waiting times of clients that leave together.
+
+    A `note` (of the operator who ended a stream) stands in for the cause's own detail.
+    """
     cause = CAUSES[reject.reason]
     retry_after = None
     if cause.retry_seconds is not None:
         base, spread = cause.retry_seconds
         retry_after = base + turn % spread
-    headers, before, after = _prepared(reject, retry_after, len(decision))
+    headers, before, after = _prepared(reject, retry_after, len(decision), note)
     body = before + decision.encode() + after
-    return Answer(int(cause.status), [*headers], body, cause.close_code, reject.reason, retry_after)
+    return Answer(int(cause.status), [*headers], body, cause.close_code, reject.reason, retry_after, decision)
+
+
+def body_of(reject: Reject, decision: str, retry_after: int | None, note: str = "") -> bytes:
+    """The body of an answer that was given, built again: nobody keeps it for each decision."""
+    _, before, after = _prepared(reject, retry_after, len(decision), note)
+    return before + decision.encode() + after
 
 
 def rejected_event(refusal: Answer) -> bytes:
@@ -203,7 +218,7 @@ def _ratelimit(scope: Scope, limit: int, retry_after: int) -> Headers:
 
 
 @lru_cache(maxsize=1024)
-def _prepared(reject: Reject, retry_after: int | None, decision_size: int) -> tuple[Headers, bytes, bytes]:
+def _prepared(reject: Reject, retry_after: int | None, decision_size: int, note: str) -> tuple[Headers, bytes, bytes]:
     """The headers, and the body (RFC 9457) before and after the decision: all that like rejections share."""
     cause = CAUSES[reject.reason]
     counts = {"limit": reject.limit, "in_use": reject.in_use}
@@ -211,7 +226,7 @@ def _prepared(reject: Reject, retry_after: int | None, decision_size: int) -> tu
         "type": "about:blank",
         "title": cause.status.phrase,
         "status": int(cause.status),
-        "detail": cause.detail % {**counts, "retry_after": retry_after},
+        "detail": note or cause.detail % {**counts, "retry_after": retry_after},
         "error": cause.error,
         "reason": reject.reason,
         "layer": cause.layer,

@@ -74,10 +74,14 @@ class Victim(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """Every slot is held. `now` is the store's time in epoch ms; `swapped`: a victim's place was taken."""
+    """Every slot is held. `now` is the store's time in epoch ms; `swapped`: a victim's place was taken.
+
+    `in_use` is the count of each demand's scope, the newcomer included; a `peek` adds nothing and counts nothing.
+    """
 
     now: int
     swapped: bool = False
+    in_use: tuple[int, ...] = ()
 
 
 class Full(NamedTuple):
@@ -149,7 +153,7 @@ class SlotModel:
             return full
         self._add(claim, now)
         self._purge(claim, now)
-        return Admitted(now)
+        return Admitted(now, in_use=self._counts(claim))
 
     def swap(self, claim: Claim, victim: str, now: int) -> Admitted | Full:
         """Take the victim's place in every scope where it still lives; where it does not, the limit decides."""
@@ -168,7 +172,7 @@ class SlotModel:
                 age.damper = age.damper or _Damper()
                 age.damper.record(now)
         self._purge(claim, now)
-        return Admitted(now, swapped)
+        return Admitted(now, swapped, self._counts(claim))
 
     def renew(self, leases: Sequence[Held], now: int) -> Renewed:
         """Extend the living members of `leases`; an expired or missing member is lost, never revived."""
@@ -241,6 +245,10 @@ class SlotModel:
             self.members.setdefault(demand.key, {})[claim.stream] = now + self.lease_ms
         if claim.age is not None:
             self.ages.setdefault(claim.age, _Age()).acquired[claim.stream] = (now, claim.node)
+
+    def _counts(self, claim: Claim) -> tuple[int, ...]:
+        """What each scope of a claim that was just added and purged holds."""
+        return tuple(len(self.members[demand.key]) for demand in claim.demands)
 
     def _purge(self, claim: Claim, now: int) -> None:
         for position, demand in enumerate(claim.demands):

@@ -6,10 +6,12 @@ A rejection is a value (`Full`); `StoreUnavailable` means that nobody knows: no 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sse_limits.core.histogram import Histogram
 from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed
 
 
@@ -23,21 +25,49 @@ class StoreUnavailable(SseLimitsError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one node asks of another: to end `stream` for `reason`. `id` begins with the asking node's name."""
+    """What one process asks of a node: to end `stream` for `reason`. `id` begins with the asker's name.
+
+    `note` is an operator's word to the client.
+    """
 
     id: str
     node: str
     stream: str
     reason: str
+    note: str = ""
 
 
 OnOrder = Callable[[Order], None]
+
+LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+LATEST_EXCHANGES = 256
+
+
+class Latency:
+    """How long the exchanges of a store's decisions took: all of them by bounds, the latest one by one."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(LATENCY_BOUNDS)
+        self._latest: deque[float] = deque(maxlen=LATEST_EXCHANGES)
+
+    def note(self, seconds: float) -> None:
+        """Note one exchange."""
+        self.seconds.observe(seconds)
+        self._latest.append(seconds)
+
+    def quantiles_ms(self) -> tuple[float, float]:
+        """The median and the 99th percentile of the latest exchanges."""
+        found = sorted(self._latest)
+        if not found:
+            return 0.0, 0.0
+        return found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
 
 
 class SlotStore(Protocol):
     """Where slots live. One instance serves one event loop; every call has a deadline and raises `StoreUnavailable`."""
 
     name: str
+    latency: Latency
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""

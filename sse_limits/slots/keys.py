@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from sse_limits.core.slots import Scope
+
 PREFIX = "sl:1:"
 
 
@@ -62,3 +64,92 @@ def orders(node: str) -> str:
 def ack(order: str) -> str:
     """The channel on which the owner confirms that an order has been carried out."""
     return f"{PREFIX}ack:{order}"
+
+
+_KINDS = {"": Scope.FLEET, "tenant": Scope.TENANT, "address": Scope.ADDRESS, "user": Scope.USER, "class": Scope.CLASS}
+
+# -- what is displayed: written once a second by each node, never read for a decision ---------------------------------
+
+
+def slot(scope: Scope, subject: str) -> str:
+    """The slot set of a subject, as `subject_of` names it."""
+    owner, _, name = subject.partition("/")
+    match scope:
+        case Scope.USER:
+            return user(owner or None, name)
+        case Scope.CLASS:
+            return stream_class(owner or None, name)
+        case Scope.TENANT:
+            return tenant(subject)
+        case Scope.ADDRESS:
+            return address(subject)
+        case Scope.FLEET:
+            return fleet()
+        case Scope.NODE:
+            raise ValueError("a node's own streams stand in no slot set")
+
+
+def subject_of(key: str) -> tuple[Scope, str]:
+    """Whose slot set a key is: the reverse of `slot`. A user is `<tenant>/<user>`, a class `<tenant>/<class>`."""
+    tag, _, ending = key.removeprefix(f"{PREFIX}slot:{{").partition("}")
+    kind, _, name = ending.removeprefix(":").partition(":")
+    owner = tag[2:]
+    scope = _KINDS[kind]
+    if scope is Scope.FLEET:
+        return scope, ""
+    return (scope, f"{owner}/{name}") if scope in (Scope.USER, Scope.CLASS) else (scope, owner)
+
+
+def is_of_user_or_tenant(key: str) -> bool:
+    """Whether a slot set is a user's or a tenant's, without reading whose."""
+    return "}:user:" in key or key.endswith("}:tenant")
+
+
+def nodes() -> str:
+    """The living nodes by the end of their lease."""
+    return f"{PREFIX}nodes"
+
+
+def node(node_id: str) -> str:
+    """The hash of what a node tells of itself."""
+    return f"{PREFIX}node:{node_id}"
+
+
+def node_streams(node_id: str) -> str:
+    """The hash of a node's streams: id -> compact description."""
+    return f"{PREFIX}node:{node_id}:streams"
+
+
+def top(scope: Scope) -> str:
+    """How much each subject of a scope holds, as counted when it last changed."""
+    return f"{PREFIX}top:{{{scope}}}"
+
+
+def top_seen(scope: Scope) -> str:
+    """When each subject of `top` was last counted: who is not counted for a lease holds nothing."""
+    return f"{PREFIX}topseen:{{{scope}}}"
+
+
+def rejected(seconds: int, start: int) -> str:
+    """The rejections of a span of so many seconds from `start` (epoch seconds): cause -> count."""
+    return f"{PREFIX}rejected:{{counts}}:{seconds}:{start}"
+
+
+def rejected_tenants(start: int) -> str:
+    """The rejections of a minute by tenant and cause."""
+    return f"{PREFIX}rejected:{{counts}}:tenants:{start}"
+
+
+def rejected_written(name: str) -> str:
+    """The number of the last batch of counts that a node has written: one whose answer was lost counts once."""
+    return f"{PREFIX}rejected:{{counts}}:written:{name}"
+
+
+def decisions(hour: int) -> str:
+    """The details of the decisions of an hour (hours since the epoch)."""
+    return f"{PREFIX}decisions:{hour}"
+
+
+def history(start: int) -> str:
+    """What each node held at the end of a span of ten seconds from `start` (epoch seconds)."""
+    return f"{PREFIX}history:{start}"

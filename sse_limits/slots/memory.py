@@ -9,7 +9,7 @@ from functools import partial
 
 from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed, SlotModel
 
-from .base import OnOrder, Order
+from .base import Latency, OnOrder, Order
 
 
 def epoch_ms() -> int:
@@ -23,7 +23,9 @@ class MemoryStore:
     name = "memory"
 
     def __init__(self, *, lease_seconds: float, clock: Callable[[], int] = epoch_ms) -> None:
-        self._model = SlotModel(round(lease_seconds * 1000))
+        self.lease_ms = round(lease_seconds * 1000)
+        self.latency = Latency()  # of an exchange that never takes place
+        self._model = SlotModel(self.lease_ms)
         self._clock = clock
         self._on_order: OnOrder | None = None
         self._acks: dict[str, asyncio.Future[bool]] = {}
@@ -61,8 +63,13 @@ class MemoryStore:
         else:
             timer = asyncio.get_running_loop().call_later(ack_seconds, partial(self._answer, order, confirmed=False))
             ack.add_done_callback(lambda _: timer.cancel())
-            self._on_order(order)
+            self.give(order)
         return ack
+
+    def give(self, order: Order) -> None:
+        """Hand an order to this process; nobody waits for its confirmation."""
+        if self._on_order is not None:
+            self._on_order(order)
 
     async def orders(self) -> list[Order]:
         """Nothing: an order is delivered when it is given."""
@@ -84,6 +91,15 @@ class MemoryStore:
     async def usage(self, keys: Sequence[str]) -> list[int]:
         """Count the living leases of each key."""
         return [self._model.count(key, self._clock()) for key in keys]
+
+    def members(self, key: str, now: int) -> list[str]:
+        """The streams that hold a slot; from any thread, since copying a dict is one step."""
+        return [stream for stream, deadline in self._model.members.get(key, {}).copy().items() if deadline > now]
+
+    def ages(self, key: str) -> dict[str, int]:
+        """When each stream of a user was acquired; from any thread."""
+        age = self._model.ages.get(key)
+        return {} if age is None else {stream: at for stream, (at, _) in age.acquired.copy().items()}
 
     async def aclose(self) -> None:
         """Nothing to close."""

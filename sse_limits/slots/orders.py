@@ -21,8 +21,8 @@ from .pipeline import Pipeline
 
 log = logging.getLogger("sse_limits.slots.orders")
 
-ORDERS_KEPT = 1000
-ORDERS_PER_READ = 200
+ORDERS_KEPT = 10_000
+ORDERS_PER_READ = 500
 LISTEN_RETRY_SECONDS = 0.25
 
 
@@ -42,10 +42,8 @@ class OrderDesk:
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order with the next exchange; the result says whether it was confirmed in time."""
-        channel = keys.orders(order.node)
-        args = (channel, json.dumps(asdict(order)), self._lease_ms, ORDERS_KEPT)
         ack = self._acks[order.id] = asyncio.get_running_loop().create_future()
-        sent = self._decisions.run(self._script, [channel], args)
+        sent = self._decisions.run(self._script, *call(order, self._lease_ms))
         confirmed = asyncio.ensure_future(self._confirmed(sent, ack, ack_seconds))
         confirmed.add_done_callback(lambda _: self._acks.pop(order.id, None))
         return confirmed
@@ -62,7 +60,7 @@ class OrderDesk:
         return True
 
     async def unread(self) -> list[Order]:
-        """The orders to the listening node since the last call."""
+        """The orders to the listening node since the last call, as many as one read may bring."""
         if self._node is None:
             return []
         key = keys.orders(self._node)
@@ -113,6 +111,12 @@ class OrderDesk:
             ack = self._acks.get(message["channel"].decode().removeprefix(keys.ack("")))
             if ack is not None and not ack.done():
                 ack.set_result(None)
+
+
+def call(order: Order, lease_ms: int) -> tuple[list[str], tuple[str | int, ...]]:
+    """The keys and arguments of the script that leaves an order."""
+    channel = keys.orders(order.node)
+    return [channel], (channel, json.dumps(asdict(order)), lease_ms, ORDERS_KEPT)
 
 
 def parse(data: bytes) -> Order | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from .base import StoreUnavailable
+from .base import Latency, StoreUnavailable
 from .scripts import Script
 
 BATCH = 512
@@ -42,6 +43,7 @@ class Pipeline:
     def __init__(self, pool: ConnectionPool, timeout_seconds: float) -> None:
         self._pool = pool
         self._timeout_seconds = timeout_seconds
+        self.latency = Latency()
         self._connection: AbstractConnection | None = None
         self._waiting: list[_Call] = []
         self._task: asyncio.Task[None] | None = None
@@ -94,11 +96,13 @@ class Pipeline:
                     call.reply.cancel()
 
     async def _exchange_safely(self, batch: list[_Call]) -> None:
+        began = time.perf_counter()  # a loop's own time may be as coarse as a millisecond (uvloop)
         try:
             async with deadline_at(batch[0].deadline):
                 forgotten = await self._exchange(batch)
                 if forgotten:
                     await self._exchange(forgotten)
+            self.latency.note(time.perf_counter() - began)
         except (OSError, RedisError, TimeoutError) as exc:
             await self._disconnect()
             if isinstance(exc, TimeoutError):  # who came meanwhile has waited too, and must not wait a second time

@@ -49,6 +49,7 @@ class RedisStore:
         self._lease_ms = round(lease_seconds * 1000)
         self._timeout_seconds = timeout_seconds
         self._decisions = Pipeline(self._pool, timeout_seconds)
+        self.latency = self._decisions.latency
         self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
         self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
         self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
@@ -188,7 +189,7 @@ def verdict(reply: Sequence[Any]) -> Admitted | Full:
     """Read the flat array that acquire, swap and peek return."""
     admitted, now, *rest = reply
     if admitted:
-        return Admitted(now, bool(rest and rest[0]))
+        return Admitted(now, bool(rest and rest[0]), tuple(rest[1:]))
     position, held, *victim = rest
     return Full(now, position - 1, held, Victim(victim[0].decode(), victim[1].decode()) if victim else None)
 

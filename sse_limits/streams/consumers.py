@@ -164,7 +164,7 @@ class _EventReader:
         self.outlet = stream.outlet_for(emit, KEEPALIVE)
 
     def deliver(self, delivery: Delivery) -> None:
-        self.outlet.put(delivery.frame if self._has_ids else delivery.published.frame)
+        self.outlet.put(delivery.frame if self._has_ids else delivery.published.frame, delivery.published_ms)
 
 
 class LimitedWebsocketConsumer(AsyncWebsocketConsumer):
@@ -211,14 +211,18 @@ class LimitedWebsocketConsumer(AsyncWebsocketConsumer):
 
     def deliver(self, delivery: Delivery) -> None:
         """Called by the hub."""
-        self._outlet.put(delivery.message)
+        self._outlet.put(delivery.message, delivery.published_ms)
 
     async def _receive(self) -> Message:
         message = await self.stream.receive()
+        if message["type"] != "websocket.receive":
+            return message
         text, data = message.get("text"), message.get("bytes")
         size = len(text.encode()) if text is not None else len(data or b"")
         limit = self.stream.limits.max_message_bytes if self.stream.limits is not None else None
-        if limit is not None and size > limit:
+        is_admitted = limit is None or size <= limit
+        self.stream.node.limiter.journal.messages["admitted" if is_admitted else "too_big"] += 1
+        if not is_admitted:
             await self._enqueue({"type": "websocket.close", "code": 1009, "reason": "message_too_big"})
             return {"type": "websocket.disconnect", "code": 1009}
         return message

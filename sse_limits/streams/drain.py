@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sse_limits.core.lane import Item, Lane
+from sse_limits.live.journal import Journal
 
 WRITE_BYTES = 32 * 1024  # what is joined into one write
 
@@ -18,22 +19,32 @@ WRITE_BYTES = 32 * 1024  # what is joined into one write
 class Outlet:
     """A lane and the task that empties it. Owned by one event loop.
 
-    `keepalive` is what is sent when nothing else was for a while, None if the server pings by itself.
+    `keepalive` is what is sent when nothing else was for a while, None if the server pings by itself. The node's
+    `journal` hears of what is dropped, and how long events were on their way.
     """
 
-    __slots__ = ("_emit", "_waiter", "is_over", "keepalive", "lane", "written_at")
+    __slots__ = ("_emit", "_journal", "_published_ms", "_waiter", "is_over", "keepalive", "lane", "written_at")
 
-    def __init__(self, lane: Lane, emit: Callable[[Sequence[Any]], Awaitable[None]], keepalive: Item | None) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        emit: Callable[[Sequence[Any]], Awaitable[None]],
+        keepalive: Item | None,
+        journal: Journal,
+    ) -> None:
         self.lane = lane
+        self._journal = journal
+        self._published_ms = 0
         self.keepalive = keepalive
         self.written_at = asyncio.get_running_loop().time()
         self.is_over = False
         self._emit = emit
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, item: Item) -> None:
-        """Enqueue; the oldest gives way when the lane is full. Never waits."""
-        self.lane.put(item)
+    def put(self, item: Item, published_ms: int = 0) -> None:
+        """Enqueue; the oldest gives way when the lane is full. Never waits. An event says when it was published."""
+        self._published_ms = self._published_ms or published_ms
+        self._journal.events_dropped += self.lane.put(item)
         self._wake()
 
     def keep_alive(self, idle_since: float) -> None:
@@ -51,8 +62,11 @@ class Outlet:
         loop = asyncio.get_running_loop()
         while not self.is_over:
             if self.lane:
+                published_ms, self._published_ms = self._published_ms, 0
                 await self._emit(self.lane.take(WRITE_BYTES))
                 self.written_at = loop.time()
+                if published_ms:
+                    self._journal.written(published_ms)
             else:
                 self._waiter = loop.create_future()
                 await self._waiter

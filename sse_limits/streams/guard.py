@@ -68,7 +68,7 @@ class StreamGuard:
         who = node.identifier.identify(scope, request, anonymous=stream_class.anonymous)
         if isinstance(who, Reject) and scope["type"] == "http" and stream_class.on_reject == "status":
             # The cheapest way out, before anything is made for a stream: what nobody may open costs next to nothing.
-            await respond(scope, send, node.answer(who, scope, request))
+            await respond(scope, send, node.answer(who, scope, request, None, stream_class.name))
             return
         stream = GuardedStream(node, scope, receive, send, request, who)
         refused = await stream.admit(stream_class)

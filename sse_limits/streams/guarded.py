@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sse_limits.core.frames import event
 from sse_limits.core.identity import Identity
 from sse_limits.core.lane import Lane
-from sse_limits.core.limits import Limits, StreamClass
-from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
+from sse_limits.core.limits import StreamClass
+from sse_limits.core.rejections import Answer, Reason, Reject
 
 from .answers import (
     EVENT_STREAM,
@@ -40,7 +40,7 @@ class GuardedStream(RunningStream):
     Lives on one event loop, for one call of the guard.
     """
 
-    __slots__ = ("_who", "identity", "request")
+    __slots__ = ("_who",)
 
     def __init__(
         self,
@@ -54,23 +54,17 @@ class GuardedStream(RunningStream):
         super().__init__(node, scope, receive, send)
         self.request = request
         self._who = who
-        self.identity: Identity | None = None
 
     @property
     def tenant(self) -> str | None:
         """The tenant in whose name the stream was admitted."""
         return self.limits.tenant if self.limits is not None else None
 
-    @property
-    def limits(self) -> Limits | None:
-        """What holds for whom the stream was admitted."""
-        return self._node.limiter.limits_of(self.identity) if self.identity is not None else None
-
     def outlet_for(self, emit: Callable[[Sequence[Any]], Awaitable[None]], keepalive: bytes | None) -> Outlet:
         """A bounded lane for this stream, which the node keeps alive, and which closes when the client has gone."""
         conf, limits = self._node.limiter.conf, self.limits
         events = limits.lane_events if limits is not None and limits.lane_events is not None else conf.lane_events
-        self.outlet = Outlet(Lane(events, conf.lane_bytes), emit, keepalive)
+        self.outlet = Outlet(Lane(events, conf.lane_bytes), emit, keepalive, self._node.limiter.journal)
         if self._gone is not None:
             self.outlet.close()
         return self.outlet
@@ -123,9 +117,9 @@ class GuardedStream(RunningStream):
         marker = self.request.last_event_id if self.request is not None else None
         return marker is not None and marker == self._node.limiter.evicted_marker(identity).encode()
 
-    def answer(self, reject: Reject) -> Answer:
+    def answer(self, reject: Reject, stream_class: StreamClass) -> Answer:
         """What to tell the client; CORS headers included."""
-        return self._node.answer(reject, self.scope, self.request)
+        return self._node.answer(reject, self.scope, self.request, self.identity, stream_class.name)
 
     def cors_headers(self) -> list[tuple[bytes, bytes]]:
         """What lets a page of another origin read the answer, where the project allows it."""
@@ -133,7 +127,7 @@ class GuardedStream(RunningStream):
 
     async def reject(self, reject: Reject, stream_class: StreamClass) -> None:
         """Answer the client in the form that its transport, its server and the stream class allow."""
-        found = self.answer(reject)
+        found = self.answer(reject, stream_class)
         if stream_class.on_reject == "event" and reject.reason is not Reason.EVICTED:
             await accept_and_say(self.scope, self._send, found, self._stream_headers())
         elif not self.is_websocket:
@@ -164,21 +158,22 @@ class GuardedStream(RunningStream):
 
     # -- what its client is told at the end ---------------------------------------------------------------------
 
-    async def _say_goodbye(self, reason: Reason) -> None:
+    async def _say_goodbye(self, reason: Reason, note: str) -> None:
         if self.finished:
             return
         if not self.started:
             await self.reject(Reject(reason), StreamClass(""))
-        elif self.is_websocket:
-            await self._send({"type": "websocket.close", "code": CAUSES[reason].close_code, "reason": reason})
+            return
+        found = self._node.farewell(self, reason, note)
+        if self.is_websocket:
+            await self._send({"type": "websocket.close", "code": found.close_code, "reason": reason})
         else:
-            body = self._last_event(reason) if self._is_event_stream and self._at_boundary else b""
+            body = self._last_event(reason, found) if self._is_event_stream and self._at_boundary else b""
             await self._send({"type": "http.response.body", "body": body})
 
-    def _last_event(self, reason: Reason) -> bytes:
+    def _last_event(self, reason: Reason, found: Answer) -> bytes:
         marker = None
         if reason is Reason.EVICTED and self.identity is not None:
             marker = self._node.limiter.evicted_marker(self.identity)
-        found = self._node.limiter.answer(Reject(reason))
         retry_ms = None if found.retry_after is None else found.retry_after * 1000
         return event(found.body.decode(), name=reason, event_id=marker, retry_ms=retry_ms)

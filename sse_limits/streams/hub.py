@@ -31,6 +31,11 @@ class Delivery:
         self.published = published
 
     @cached_property
+    def published_ms(self) -> int:
+        """When the event was published, in epoch ms of the store's clock."""
+        return order(self.published.id)[0]
+
+    @cached_property
     def frame(self) -> bytes:
         """The event stream frame with the event's id."""
         return with_id(self.published.id.encode(), self.published.frame)

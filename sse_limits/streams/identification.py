@@ -18,11 +18,12 @@ from django.conf import settings
 from sse_limits.conf import Conf
 from sse_limits.core.identity import Identity, TrustedProxies, group_address
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionsUnavailable, SessionUsers
 
 from . import cors
 from .jwt_tokens import JwtVerifier
-from .tokens import Claims, TokenFault, TokenKeys, verify
+from .tokens import Claims, TokenFault, verify
 
 log = logging.getLogger("sse_limits.streams.identification")
 
@@ -32,6 +33,7 @@ TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
 OWN_TOKEN_BYTES = OWN_TOKEN.encode()
 TOKENS_REMEMBERED = 1024
+SIGNATURE_CHARS = 22  # of a token's end: enough to name it in a revocation, and no secret without the rest
 FAULTS = {fault: Reject(Reason(fault)) for fault in TokenFault}
 MISSING = Reject(Reason.MISSING_TOKEN)
 
@@ -109,8 +111,8 @@ class Identifier:
             return self._by_token(token, scope, request)
         session_key = cookie_value(request.cookie, self._session_cookie)
         if session_key:
-            return Session(session_key.decode("latin-1"), self._address(scope, request))
-        return Identity(address=self._address(scope, request)) if anonymous else MISSING
+            return Session(session_key.decode("latin-1"), self.address(scope, request))
+        return Identity(address=self.address(scope, request)) if anonymous else MISSING
 
     async def by_session(self, session: Session, *, anonymous: bool) -> Identity | Reject:
         """Look a session up; one that belongs to nobody is as good as none."""
@@ -134,7 +136,8 @@ class Identifier:
         speaks = cookie_value(request.cookie, self._session_cookie) or cookie_value(request.cookie, b"sse_limits_token")
         return not speaks or self._origin_is_allowed(request.origin)
 
-    def _address(self, scope: Scope, request: Request) -> str | None:
+    def address(self, scope: Scope, request: Request) -> str | None:
+        """The grouped address of a client; None where there is none."""
         client = scope.get("client")
         peer = client[0] if client else None
         address = self._proxies.client_address(peer, request.forwarded_for)
@@ -171,9 +174,9 @@ class Identifier:
             if len(self._good_tokens) >= TOKENS_REMEMBERED:
                 self._good_tokens.pop(next(iter(self._good_tokens)))
             self._good_tokens[token] = claims
-        return self._identity(claims, self._address(scope, request))
+        return self._identity(claims, self.address(scope, request), token[-SIGNATURE_CHARS:])
 
-    def _identity_uncached(self, claims: Claims, address: str | None) -> Identity:
+    def _identity_uncached(self, claims: Claims, address: str | None, signature: bytes | str) -> Identity:
         return Identity(
             user=claims.user,
             tenant=claims.tenant,
@@ -183,6 +186,7 @@ class Identifier:
             expires_at=claims.expires_at,
             issued_at=claims.issued_at,
             session=claims.sid,
+            token=signature if isinstance(signature, str) else signature.decode(),
         )
 
 

@@ -17,8 +17,11 @@ from weakref import WeakKeyDictionary
 from django.core.signals import setting_changed
 
 from sse_limits.conf import SETTING
+from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
-from sse_limits.limiter import Limiter, build_limiter
+from sse_limits.limiter import Limiter, build_limiter, build_sink
+from sse_limits.live.writer import LagMeter, Writer
+from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
 
@@ -27,6 +30,8 @@ from .descriptors import lowest_free_descriptor
 from .feeds import build_feed
 from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .recheck import Recheck
+from .reporting import About, NodeSource
 from .running import RunningStream
 from .server_options import tell_missing
 from .servers import on_termination
@@ -49,13 +54,27 @@ class Node:
         self.hub = Hub(build_feed(limiter.conf))
         self._streams: dict[str, RunningStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._recheck = Recheck(self)
+        self._forget_policy: Callable[[], None] | None = None
         self._is_short = False
-        self.is_draining = False
+        self._lag = LagMeter()
+        self._source = NodeSource(limiter, self._streams, self._lag)
+        sink = build_sink(limiter.conf, limiter.store)
+        self._writer = Writer(self._source, limiter.journal, sink, limiter.conf.heartbeat_seconds)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this process goes, and takes no newcomers."""
+        return self._source.is_draining
 
     def start(self) -> None:
-        """Listen for orders and begin to renew; called once, on the event loop."""
+        """Follow the policy, listen for orders and begin to renew; called once, on the event loop. Blocks briefly."""
+        loop = asyncio.get_running_loop()
+        known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
+        self.limiter.learn(known)
         self.limiter.store.listen(self.limiter.node, self._carry_out)
-        for work in (self._beat, self._watch, self.hub.run):
+        works = (self._beat, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
+        for work in works:
             self.spawn(self._keep_running(work))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -72,6 +91,10 @@ class Node:
                 log.exception("%s failed and is started again", work.__qualname__)
             await asyncio.sleep(TICK_SECONDS)
 
+    def streams(self) -> list[RunningStream]:
+        """The admitted streams."""
+        return list(self._streams.values())
+
     def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""
         if stream.lease is not None:
@@ -82,27 +105,67 @@ class Node:
         if stream.lease is not None:
             self._streams.pop(stream.lease.held.stream, None)
 
-    def answer(self, reject: Reject, scope: Scope, request: Request | None) -> Answer:
-        """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short."""
+    def answer(
+        self,
+        reject: Reject,
+        scope: Scope,
+        request: Request | None,
+        identity: Identity | None = None,
+        stream_class: str = "",
+    ) -> Answer:
+        """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short.
+
+        The one place that every rejection passes: here it is counted.
+        """
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
+        if self.limiter.journal.reject(reject.reason, self.limiter.tenant_of(identity)):
+            self._detail(reject, found, About(scope, request, identity, stream_class))
         found.headers.extend(self.readers.headers(request.origin if request is not None else None))
         if self._is_short and scope.get("http_version") == "1.1":
             found.headers.append((b"connection", b"close"))
         return found
 
+    def farewell(self, stream: RunningStream, reason: Reason, note: str = "") -> Answer:
+        """What to tell the client of a stream that we end; here every end is counted."""
+        found = self.limiter.answer(Reject(reason), note)
+        is_wanted = self.limiter.journal.end(reason, self.limiter.tenant_of(stream.identity))
+        if is_wanted and reason is not Reason.SHUTDOWN:  # one event, however many streams it ends
+            stream_class = stream.lease.stream_class.name if stream.lease is not None else ""
+            about = About(stream.scope, stream.request, stream.identity, stream_class, note)
+            self._detail(Reject(reason), found, about)
+        return found
+
+    async def write(self) -> None:
+        """Write to the board now what is written once a second anyway. Raises `StoreUnavailable`."""
+        await self._writer.write()
+
+    def _detail(self, reject: Reject, found: Answer, about: About) -> None:
+        row = self._source.detail(reject, found, about, self._address(about))
+        if row is not None:
+            self.limiter.journal.detail(row)
+
+    def _address(self, about: About) -> str | None:
+        """Where a client came from; of those who were not recognised, nobody has asked before."""
+        if about.identity is not None:
+            return about.identity.address
+        return self.identifier.address(about.scope, about.request) if about.request is not None else None
+
     async def aclose(self) -> None:
         """Give every slot back and end what runs beside the requests."""
+        if self._forget_policy is not None:
+            self._forget_policy()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.hub.aclose()
         await self.limiter.aclose()
+        await self._writer.aclose()  # last: what it counts then is free
 
     def say_goodbye(self) -> None:
         """Begin to tell every client that this process goes."""
-        self.is_draining = True
+        self._source.is_draining = True
         for stream in list(self._streams.values()):
             stream.end(Reason.SHUTDOWN)
 
@@ -137,6 +200,8 @@ class Node:
         if stream is None:  # it has ended by itself, or was ended when the order came the faster way
             self.limiter.store.confirm(order)
         elif order.reason in CAUSES:
+            if order.reason == Reason.REVOKED:
+                log.info("stream %s is revoked", order.stream)
             stream.end(Reason(order.reason), order)
         else:
             log.warning("an order of a later version is passed over: %r", order.reason)
@@ -157,8 +222,11 @@ class Node:
         streams = [stream for stream in self._streams.values() if stream.lease is not None]
         held = [stream.lease.held for stream in streams if stream.lease is not None]
         renewed = await self.limiter.store.renew(held)
-        for order in await self.limiter.store.orders():
-            self._carry_out(order)
+        self.limiter.journal.renewals += len(held) - len(renewed.lost)
+        self.limiter.journal.leases_lost += len(renewed.lost)
+        while orders := await self.limiter.store.orders():
+            for order in orders:
+                self._carry_out(order)
         lost = [
             streams[position]
             for position in renewed.lost
@@ -184,6 +252,12 @@ class Node:
             self.limiter.release(stream.lease)
         else:
             self.add(stream)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> None:
+    """Called in the thread that reads the policy."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(limiter.learn, facts)
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()

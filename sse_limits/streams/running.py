@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from sse_limits.core.frames import KEEPALIVE
+from sse_limits.core.identity import Identity
+from sse_limits.core.limits import Limits
 from sse_limits.core.rejections import CAUSES, Reason
 from sse_limits.limiter import Lease
 from sse_limits.slots.base import Order
@@ -24,7 +26,7 @@ from sse_limits.slots.base import Order
 from . import servers
 from .answers import Receive, Send, chosen_subprotocol, is_event_stream
 from .drain import Outlet
-from .identification import Scope
+from .identification import Request, Scope
 from .mailbox import Mailbox, Message, is_disconnect
 
 if TYPE_CHECKING:
@@ -58,10 +60,12 @@ class RunningStream(ABC):
         "_send",
         "_sent",
         "finished",
+        "identity",
         "is_websocket",
         "lease",
         "outlet",
         "reason",
+        "request",
         "scope",
         "started",
         "writing_since",
@@ -73,6 +77,8 @@ class RunningStream(ABC):
         self._receive = receive
         self._send = send
         self.is_websocket = scope["type"] == "websocket"
+        self.request: Request | None = None
+        self.identity: Identity | None = None
         self.lease: Lease | None = None
         self.reason: Reason | None = None
         self.started = False
@@ -98,6 +104,11 @@ class RunningStream(ABC):
     def id(self) -> str:
         """The stream's id, under which its slots are held; empty before admission."""
         return self.lease.held.stream if self.lease is not None else ""
+
+    @property
+    def limits(self) -> Limits | None:
+        """What holds for whom the stream was admitted."""
+        return self._node.limiter.limits_of(self.identity) if self.identity is not None else None
 
     @property
     def is_gone(self) -> bool:
@@ -255,7 +266,9 @@ class RunningStream(ABC):
     def abort(self, reason: Reason) -> None:
         """End a stream whose client takes nothing: no goodbye, no waiting, and its memory is free."""
         if self._gone is None:
-            self.reason = self.reason or reason
+            if self.reason is None:
+                self.reason = reason
+                self._node.farewell(self, reason)
             is_ended = servers.abort(self.scope, self._send)
             log.info("ended: %s%s", reason, "" if is_ended else "; its connection could not be")
             self._is_aborted = True
@@ -266,7 +279,7 @@ class RunningStream(ABC):
     async def _end(self, reason: Reason, order: Order | None) -> None:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._say_goodbye(reason)
+                await self._say_goodbye(reason, order.note if order is not None else "")
         except (TimeoutError, OSError, RuntimeError) as exc:  # stalled, gone, or the server says that it is over
             log.debug("no goodbye: %r", exc)
         self._disconnected(self._disconnect(CAUSES[reason].close_code))
@@ -274,7 +287,7 @@ class RunningStream(ABC):
             self._node.limiter.store.confirm(order)
 
     @abstractmethod
-    async def _say_goodbye(self, reason: Reason) -> None:
+    async def _say_goodbye(self, reason: Reason, note: str) -> None:
         """Tell the client, as far as its response allows, why its stream ends."""
 
     def _disconnect(self, code: int) -> Message:

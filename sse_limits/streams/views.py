@@ -38,7 +38,7 @@ def limited_stream(stream_class: StreamClass | str) -> Callable[[View], View]:
             request.META.pop("HTTP_ACCEPT_ENCODING", None)  # GZipMiddleware would hold events until its window is full
             refused = await stream.admit(admitted_class)
             if refused is not None:
-                return _response(stream.answer(refused), by_event=admitted_class.on_reject == "event")
+                return _response(stream.answer(refused, admitted_class), by_event=admitted_class.on_reject == "event")
             if request.method == "HEAD":
                 return HttpResponse(content_type="text/event-stream", headers={"Cache-Control": "no-store"})
             return await view(request, *args, **kwargs)

@@ -13,7 +13,8 @@ from django.test import Client
 from django.urls import reverse
 
 from sse_limits.core.rejections import CAUSES, Reason
-from sse_limits.streams.tokens import Claims, TokenKeys, verify
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.streams.tokens import Claims, verify
 
 pytestmark = pytest.mark.django_db
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from sse_limits.slots.embedded import find_server
-from tests.servers.harness import ServerProcess
+from tests.servers.harness import ROOT, ServerProcess
 from tests.servers.slots import Store
 
 # The last ones keep Chromium from calling its maker, which a machine without a network refuses many times a second.
@@ -56,6 +58,16 @@ def store() -> Iterator[Store]:
     found.end()
 
 
+@pytest.fixture(scope="session")
+def demo_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the demo's tiers, tenants and users; each test takes a copy."""
+    found = tmp_path_factory.mktemp("demo") / "db.sqlite3"
+    env = {**os.environ, "DATABASE_PATH": str(found), "DEBUG": "1", "DJANGO_SETTINGS_MODULE": "project.settings"}
+    for command in ("migrate", "demo_data"):
+        subprocess.run([sys.executable, "manage.py", command], cwd=ROOT, env=env, check=True, capture_output=True)
+    return found
+
+
 @pytest.fixture
 def demo_env() -> dict[str, str]:
     """What a module's demo site has set beside the usual."""
@@ -63,9 +75,10 @@ def demo_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def demo(store: Store, tmp_path: Path, demo_env: dict[str, str]) -> Iterator[ServerProcess]:
+def demo(store: Store, tmp_path: Path, demo_database: Path, demo_env: dict[str, str]) -> Iterator[ServerProcess]:
     """The demo site, on a store that the test publishes to."""
-    env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(tmp_path / "db.sqlite3"), "DEBUG": "1"}
+    database = shutil.copy(demo_database, tmp_path / "db.sqlite3")
+    env = {"SSE_LIMITS_REDIS_URL": store.url, "DATABASE_PATH": str(database), "DEBUG": "1"}
     env |= {"DJANGO_SETTINGS_MODULE": "project.settings", **demo_env}
     server = ServerProcess("uvicorn", env, app="project.asgi:application")
     server.wait_until_ready()

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from django.conf import settings
 from playwright.sync_api import Page, Request
 
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 from tests.servers.harness import ServerProcess
 
 OPEN, CLOSED = 1, 2

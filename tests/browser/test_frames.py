@@ -11,9 +11,10 @@ from django.conf import settings
 from playwright.sync_api import Page
 
 from sse_limits.core.frames import event
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.publishing import RedisPublisher
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 from tests.conformance.generated import generate
 from tests.servers.harness import ServerProcess
 from tests.servers.slots import Store

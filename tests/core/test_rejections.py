@@ -57,6 +57,7 @@ PUBLISHED = {
     "shutdown": (21, "node", "overloaded", 503, 1012),
     "draining": (22, "node", "overloaded", 503, 1012),
     "slow_consumer": (23, "node", "overloaded", 503, 1013),
+    "revoked": (24, "identity", "unauthorized", 401, 4504),
 }
 
 every_reason = pytest.mark.parametrize("reason", Reason)

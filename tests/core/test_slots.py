@@ -103,10 +103,11 @@ def test_an_acquire_changes_every_scope_or_nothing(
     before, counted = copy.deepcopy(model), counts(model, now)
     claim = ask(f"new-{stream}", user, evict=evict)
     match model.acquire(claim, now):
-        case Admitted(at, swapped):
+        case Admitted(at, swapped, in_use):
             assert (at, swapped) == (now, False)
-            mine = {demand.key for demand in claim.demands}
+            mine = [demand.key for demand in claim.demands]
             assert counts(model, now) == {key: count + (key in mine) for key, count in counted.items()}
+            assert in_use == tuple(model.count(key, now) for key in mine)
         case Full(at, position, in_use):
             assert model == before
             assert at == now
@@ -123,7 +124,8 @@ def test_peek_answers_as_acquire_and_changes_nothing(
     claim = ask(f"new-{stream}", user)
     peeked = model.peek(claim, now)
     assert model == before
-    assert peeked == model.acquire(claim, now)
+    acquired = model.acquire(claim, now)
+    assert peeked == (acquired._replace(in_use=()) if isinstance(acquired, Admitted) else acquired)
 
 
 @given(steps, streams, users)
@@ -138,7 +140,8 @@ def test_a_victim_that_is_offered_makes_room_and_its_swap_keeps_the_counts(
         return
     counted = counts(model, now)
     assert full.position == 0
-    assert model.swap(claim, full.victim.stream, now) == Admitted(now, swapped=True)
+    mine = tuple(counted[demand.key] for demand in claim.demands)
+    assert model.swap(claim, full.victim.stream, now) == Admitted(now, swapped=True, in_use=mine)
     assert counts(model, now) == counted
     assert full.victim.stream not in model.members["user:" + user]
     assert full.victim.stream not in model.ages["age:" + user].acquired
@@ -242,7 +245,7 @@ def test_an_anonymous_claim_swaps_without_an_age() -> None:
     claims = [ask(f"s{number}")._replace(age=None) for number in range(3)]
     model.acquire(claims[0], START)
     model.acquire(claims[1], START)
-    assert model.swap(claims[2], claims[0].stream, START) == Admitted(START, swapped=True)
+    assert model.swap(claims[2], claims[0].stream, START) == Admitted(START, swapped=True, in_use=(2, 2, 2))
     assert model.ages == {}
 
 
@@ -254,7 +257,9 @@ def test_three_evictions_within_the_window_close_eviction_for_a_while(gap_ms: in
     model.acquire(ask("s0"), now)
     for number in range(DAMPER_EVICTIONS):
         now = START + number * gap_ms
-        assert model.swap(ask(f"s{number + 1}", limit=1), f"a-s{number}", now) == Admitted(now, swapped=True)
+        swapped = model.swap(ask(f"s{number + 1}", limit=1), f"a-s{number}", now)
+        assert isinstance(swapped, Admitted)
+        assert swapped.swapped
 
     def victim(at: int) -> Victim | None:
         full = model.acquire(ask("new", evict=True, limit=1), at)

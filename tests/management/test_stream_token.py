@@ -15,7 +15,8 @@ from django.conf import settings as django_settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from sse_limits.streams.tokens import Claims, TokenFault, TokenKeys, verify
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.streams.tokens import Claims, TokenFault, verify
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = {"tiers": {"anonymous": {}, "free": {}, "pro": {}}, "tenants": {"acme": {"tier": "pro"}}}
@@ -89,7 +90,7 @@ def test_an_unknown_tenant_is_warned_about_and_the_token_minted_all_the_same() -
 
 
 def test_without_any_tenant_the_warning_says_so(settings: Any) -> None:
-    settings.SSE_LIMITS = {}
+    settings.SSE_LIMITS = {"POLICY": {}}
     assert "(known: none)" in run("--user", "alice", "--tenant", "acme")[1]
 
 
@@ -116,15 +117,26 @@ def test_what_cannot_stand_in_a_token_is_told_without_a_traceback(options: tuple
         run(*options)
 
 
-def test_from_the_shell_the_token_alone_is_on_stdout() -> None:
-    done = subprocess.run(
-        [sys.executable, "manage.py", "stream_token", "--user", "alice", "--tenant", "nowhere"],
+def manage(database: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SSE_LIMITS_")}
+    return subprocess.run(
+        [sys.executable, "manage.py", *options],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("SSE_LIMITS_")},
+        env={**env, "DATABASE_PATH": str(database)},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+
+
+def test_from_the_shell_the_token_alone_is_on_stdout(tmp_path: Path) -> None:
+    command = ("stream_token", "--user", "alice", "--tenant", "nowhere")
+    early = manage(tmp_path / "db", *command)
+    assert (early.returncode, early.stdout) == (1, "")
+    assert "has 'migrate' been run?" in early.stderr
+    assert "Traceback" not in early.stderr
+    assert manage(tmp_path / "db", "migrate").returncode == 0
+    done = manage(tmp_path / "db", *command)
     assert done.stdout.startswith("sl1.")
     assert done.stdout.count("\n") == 1
     assert "no tenant 'nowhere'" in done.stderr

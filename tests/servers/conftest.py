@@ -19,7 +19,7 @@ import pytest
 from sse_limits.slots.embedded import find_server
 
 from .client import Clients, until
-from .harness import KINDS, ROOT, ServerProcess
+from .harness import KINDS, NOWHERE, ROOT, ServerProcess
 from .slots import Store
 
 CORS_ORIGIN = "https://app.example"
@@ -93,7 +93,7 @@ def running_behind_proxy(kind: str, valkey: Store) -> Iterator[ServerProcess]:
         "SSE_LIMITS_REDIS_URL": valkey.url,
         "SSE_LIMITS_TRUSTED_PROXIES": "127.0.0.1",
         "SSE_LIMITS_QUERY_TOKEN": "true",
-        "DATABASE_PATH": "/proc/no/such/place",
+        "DATABASE_PATH": NOWHERE,
     }
     with contextlib.ExitStack() as stack:
         server = started(stack, ServerProcess(kind, env))
@@ -143,7 +143,7 @@ def start(slots: Store) -> Iterator[Start]:
         def start(
             name: str, *, ready: bool = True, uds: bool = False, workers: int | None = None, **env: str
         ) -> ServerProcess:
-            environ = {"SSE_LIMITS_REDIS_URL": slots.url, "DATABASE_PATH": "/proc/no/such/place", **env}
+            environ = {"SSE_LIMITS_REDIS_URL": slots.url, "DATABASE_PATH": NOWHERE, **env}
             server = started(stack, ServerProcess(name, environ, uds=uds, workers=workers))
             if ready:
                 server.wait_until_ready()

@@ -26,6 +26,7 @@ APP = "tests.servers.apps:application"
 READY_SECONDS = 60
 CONNECT_SECONDS = 5
 STOP_SECONDS = 10
+NOWHERE = "/proc/no/such/place"  # the database of servers that need none
 FAULT = re.compile(
     r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|\bException\b|never (retrieved|awaited)|was destroyed|Warning: "
 )
@@ -114,6 +115,8 @@ class ServerProcess:
         self._read_to = 0
         self._expected: list[re.Pattern[str]] = []
         command = self.kind.command(app, self.address) if workers is None else self._serve(workers)
+        if env.get("DATABASE_PATH") == NOWHERE:
+            self.expect("the database does not answer")
         environ = {**os.environ, **TEST_TIMES, "DEBUG": "0", "DJANGO_SETTINGS_MODULE": "tests.servers.settings", **env}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

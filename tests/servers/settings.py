@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from project.demo_policy import POLICY
 from project.settings import *  # noqa: F403
 from project.settings import LOGGING, MIDDLEWARE, SSE_LIMITS
 
@@ -13,7 +14,7 @@ LOGGING["loggers"] = {name: {**logger, "propagate": False} for name, logger in L
 
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
-_policy = SSE_LIMITS["POLICY"]
+_policy = POLICY
 SSE_LIMITS["POLICY"] = {
     **_policy,
     "tenants": {

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
 
-from sse_limits.slots import keys
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.slots import keys, scripts
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 from tests.slots.servers import Server
+
+# By what a command that runs a script is known: its digest or, where it is loaded, its first line.
+DECISIONS = {
+    name: (script.sha, script.source.rpartition("\n-- KEYS")[0].rpartition("\n")[2])
+    for name, script in ((name, scripts.load(name)) for name in ("acquire", "swap", "peek"))
+}
 
 
 class Store(Server):
@@ -37,10 +45,14 @@ class Store(Server):
         """The keys that would outlive their last lease (I3)."""
         return [key for key, ttl in self.ttls().items() if ttl == -1]
 
-    def calls(self) -> int:
-        """How many scripts have been run."""
-        stats: Mapping[str, Any] = self.client.info("commandstats")
-        return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+    @contextmanager
+    def decisions(self) -> Iterator[list[str]]:
+        """The scripts of decisions that are run meanwhile, by name; whole when the block is left."""
+        asked: list[str] = []
+        with self.watched() as commands:
+            yield asked
+        for command in commands:
+            asked += [name for name, marks in DECISIONS.items() if any(mark in command for mark in marks)]
 
 
 def held(number: int, user: str | None, tenant: str | None = None, **scopes: str) -> dict[str, int]:

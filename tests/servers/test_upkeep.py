@@ -179,7 +179,7 @@ async def test_a_server_starts_without_its_store_says_so_once_and_works_when_it_
     server = start(kind, SSE_LIMITS_REDIS_URL=own_store.url)
     server.expect("the slot store")
     await assert_unavailable(clients, server)
-    said = [line for line in server.log().splitlines() if "WARNING" in line]
+    said = [line for line in server.log().splitlines() if "WARNING sse_limits.limiter" in line]
     assert len(said) == 1, said
     assert "SSE_LIMITS_REDIS_URL" in said[0]
     own_store.restart()

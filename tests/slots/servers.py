@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 import redis
 
 START_SECONDS = 10
+LAST_COMMAND = "ECHO end"
 
 
 class Server:
@@ -67,6 +69,30 @@ class Server:
             yield
         finally:
             self.client.replicaof("NO", "ONE")
+
+    @contextmanager
+    def watched(self) -> Iterator[list[str]]:
+        """Every command that the server is given meanwhile, those of scripts included; whole when the block is left."""
+        said: list[str] = []
+        is_watching = threading.Event()
+
+        def watch() -> None:
+            with self.client.monitor() as monitor:
+                is_watching.set()
+                for found in monitor.listen():
+                    if found["command"] == LAST_COMMAND:
+                        return
+                    if not found["command"].startswith(("HELLO", "CLIENT")):  # of the connection that says the last
+                        said.append(found["command"])
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        is_watching.wait(START_SECONDS)
+        try:
+            yield said
+        finally:
+            self.client.execute_command(*LAST_COMMAND.split())
+            watching.join(START_SECONDS)
 
     def dump(self) -> dict[str, tuple[object, int]]:
         """Every key with its content and the instant at which it expires."""

@@ -33,6 +33,23 @@ async def test_an_admitted_stream_holds_a_slot_in_every_scope(backend: Backend, 
     assert backend.ages(AGE) == {"s1"}
 
 
+async def test_an_admitted_stream_is_told_how_much_its_scopes_hold_now(backend: Backend, store: SlotStore) -> None:
+    """What has expired is not counted, the newcomer is; a swap changes nothing, and a peek counts nothing."""
+    for stream, user in (("s1", "u1"), ("s2", "u1"), ("s3", "u2")):
+        await store.acquire(ask(stream, ALL_AT, user=user))
+    for key in (USER, TENANT, FLEET):
+        backend.expire(key, "s2")
+    admitted = await store.acquire(ask("s4", ALL_AT))
+    assert isinstance(admitted, Admitted)
+    assert admitted.in_use == (2, 4, 3, 4, 3)
+    swapped = await store.swap(ask("s5", ALL_AT), "s1")
+    assert isinstance(swapped, Admitted)
+    assert swapped.in_use == (2, 4, 3, 4, 3)
+    peeked = await store.peek(ask("s6", ALL_AT))
+    assert isinstance(peeked, Admitted)
+    assert peeked.in_use == ()
+
+
 @pytest.mark.parametrize("first", range(5))
 async def test_a_rejection_names_the_first_full_scope_and_writes_nothing(
     backend: Backend, store: SlotStore, first: int

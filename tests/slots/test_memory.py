@@ -23,7 +23,7 @@ async def test_a_lease_ends_when_the_clock_says_so() -> None:
     clock = Clock()
     store = MemoryStore(lease_seconds=3, clock=clock)
     claim = ask("s1", {"user": 1})
-    assert await store.acquire(claim) == Admitted(clock.now)
+    assert await store.acquire(claim) == Admitted(clock.now, in_use=(1, 1, 1))
     clock.now += 2_999
     assert await in_use(store, claim) == [1, 1, 1]
     clock.now += 1

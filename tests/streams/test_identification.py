@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from sse_limits.conf import Conf, get_conf
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionUsers
 from sse_limits.streams import identification
 from sse_limits.streams.identification import Identifier, Session, cookie_value, origin_rule, read
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 NOW = 1_800_000_000_000
 SECRET = "the secret key of these tests"
@@ -103,6 +104,7 @@ class TestToken:
             expires_at=NOW + 300_000,
             issued_at=NOW,
             session="sid",
+            token=GOOD[-22:],
         )
 
     @pytest.mark.parametrize("token", ["", "sl1.", "x", FORGED, GOOD[:-1], GOOD + "x", "sl1." + "x" * 3000])

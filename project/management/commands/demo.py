@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import statistics
 import sys
@@ -17,17 +18,22 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from project.demo_clients import Crowd, Tally
+from project.demo_clients import TICKER_TOPIC, Crowd, Tally
 from project.management.commands.demo_data import ADMIN, PASSWORD
 from project.management.commands.serve import SERVERS
 from sse_limits.conf import get_conf
+from sse_limits.core.token_keys import TokenKeys
 from sse_limits.limiter import build_store
+from sse_limits.publishing import apublish
 from sse_limits.slots import keys
 from sse_limits.slots.base import SlotStore, StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 READY_SECONDS = 60
+TICK_SECONDS = 0.05
+TICKS_PER_NEWS = 10
+TICKER_BYTES = 2000
 HEADER_EVERY = 20
 WATCHED = (keys.fleet(), keys.user("acme", "alice"), keys.user("globex", "gus"), keys.address("127.0.0.1"))
 ROW = "{:>8}  {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>7}  {:>10}"
@@ -62,7 +68,7 @@ class Command(BaseCommand):
             async with serving(url, port, server, workers):
                 self._introduce(url, server, workers)
                 crowd = Crowd(url, token)
-                running = asyncio.create_task(crowd.run())
+                running = asyncio.gather(crowd.run(), publish_for_ever())
                 try:
                     async with asyncio.timeout(seconds):
                         await self._report(crowd.tally, store)
@@ -70,7 +76,8 @@ class Command(BaseCommand):
                     self.stdout.write("the demo has ended")
                 finally:
                     running.cancel()
-                    await asyncio.wait([running])
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await running
         finally:
             await store.aclose()
 
@@ -117,6 +124,16 @@ def status(slots: list[str], answers: Counter[int], tally: Tally) -> str:
     p50 = f"{statistics.median(waited):.1f}" if waited else "-"
     rates = (answers[200], answers[429], answers[401])
     return ROW.format(f"{datetime.now():%H:%M:%S}", *slots, *rates, tally.evicted, p50)
+
+
+async def publish_for_ever() -> None:
+    """Give the clients something to read: news twice a second, and a ticker that a stalled reader cannot take."""
+    for number in itertools.count(1):
+        with contextlib.suppress(StoreUnavailable):
+            if number % TICKS_PER_NEWS == 0:
+                await apublish("news", {"number": number, "at": epoch_ms()})
+            await apublish(TICKER_TOPIC, "x" * TICKER_BYTES)
+        await asyncio.sleep(TICK_SECONDS)
 
 
 @contextlib.asynccontextmanager

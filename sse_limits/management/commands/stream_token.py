@@ -8,9 +8,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from sse_limits.conf import get_conf
-from sse_limits.policy import get_policy
+from sse_limits.core.token_keys import TokenKeys
+from sse_limits.policy import PolicyUnavailable, get_policy
 from sse_limits.slots.memory import epoch_ms
-from sse_limits.streams.tokens import TokenKeys, mint
+from sse_limits.streams.tokens import mint
 
 
 class Command(BaseCommand):
@@ -28,7 +29,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the token."""
-        policy = get_policy()
+        try:
+            policy = get_policy()
+        except PolicyUnavailable as exc:
+            raise CommandError(str(exc)) from exc
         tier, tenant = options["tier"], options["tenant"]
         if tier is not None and tier not in policy.tiers:
             raise CommandError(f"There is no tier {tier!r}. Known: {', '.join(policy.tiers)}.")

@@ -99,3 +99,10 @@ local function tidy(n, age, lease, now)
     keep(KEYS[i], lease)
   end
 end
+
+-- The answer to a newcomer that was added: purged sets hold the living only.
+local function admitted(n, swapped, now)
+  local result = {1, now, swapped}
+  for i = 1, n do result[3 + i] = redis.call('ZCARD', KEYS[i]) end
+  return result
+end

@@ -2,7 +2,8 @@
 -- KEYS    as in acquire.lua, with a user
 -- ARGV    1 stream id · 2 lease ms · 3 node · 4 victim's stream id · 5 damper: evictions · 6 damper: window ms ·
 --         7 damper: hold ms · then per slot set: limit (-1 none), own
--- Returns {1, now, 1} the victim's place was taken · {1, now, 0} there was room without it · {0, now, position, in use}
+-- Returns {1, now, 1, in use of each slot set} the victim's place was taken · {1, now, 0, in use of each} there was room
+--         without it · {0, now, position, in use}
 -- Complexity O(scopes · log members)
 
 local stream, lease, node, victim = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -37,4 +38,4 @@ for i = 1, n do redis.call('ZREM', KEYS[i], victim) end
 redis.call('HDEL', age, victim)
 if swapped then damp() end
 tidy(n, age, lease, now)
-return {1, now, swapped and 1 or 0}
+return admitted(n, swapped and 1 or 0, now)

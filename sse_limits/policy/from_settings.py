@@ -1,6 +1,6 @@
-"""From configuration to the immutable `Policy` snapshot that every decision reads.
+"""The `POLICY` dict of the settings as a `Policy`, and everything that may be wrong with it.
 
-The source is the `POLICY` dict of the settings; models will fill the same snapshot. Nothing outside knows the source.
+It is for limits that are part of a deployment. Without it the models are the source.
 """
 
 from __future__ import annotations
@@ -8,15 +8,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
-from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from sse_limits.conf import SETTING, Conf, InvalidConfiguration, Problem
 from sse_limits.core.limits import FIELDS, AtUserLimit, Membership, Overrides, Policy, Tenant, Tier, UserLimit
-
-from .conf import SETTING, Conf, InvalidConfiguration, Problem, get_conf
 
 BUILT_IN: Mapping[str, Any] = {
     "tiers": {
@@ -33,20 +30,11 @@ ENTRY_KEYS: Mapping[str, tuple[str, ...]] = {
     "users": ("tenant", "user", "suspended", *FIELDS),
 }
 
-TenantResolver = Callable[[str, Policy], str | None]
-
-
-@lru_cache(maxsize=1)
-def get_policy() -> Policy:
-    """The snapshot in force. Raises `InvalidConfiguration` for the first problem."""
-    conf = get_conf()
-    for problem in problems(conf):
-        raise InvalidConfiguration(f"{problem.message} {problem.hint}")
-    return _build(conf)
-
 
 def problems(conf: Conf) -> list[Problem]:
     """Everything that is wrong with the policy in the settings."""
+    if conf.policy is None:
+        return _resolver_problems(conf.tenant_resolver)
     raw = conf.policy or BUILT_IN
     found = _unknown("POLICY", raw, tuple(ENTRY_KEYS))
     for section, known in ENTRY_KEYS.items():
@@ -176,7 +164,10 @@ def _reference(where: str, value: object, kind: str, known: tuple[str, ...]) -> 
     return [Problem("E006", f"{SETTING}: {where} is {value!r}, and there is no such {kind}.", hint)]
 
 
-def _build(conf: Conf) -> Policy:
+def build(conf: Conf) -> Policy:
+    """The snapshot of the settings. Raises `InvalidConfiguration` for the first problem."""
+    for problem in problems(conf):
+        raise InvalidConfiguration(f"{problem.message} {problem.hint}")
     raw = conf.policy or BUILT_IN
     memberships: dict[str, tuple[Membership, ...]] = {}
     for entry in raw.get("memberships", ()):
@@ -200,6 +191,11 @@ def _build(conf: Conf) -> Policy:
     )
 
 
+def built_in_tiers() -> Mapping[str, Tier]:
+    """The tiers that are there when nobody has made one."""
+    return {slug: Tier(slug, entry["name"], _overrides(entry)) for slug, entry in _items(BUILT_IN, "tiers")}
+
+
 def _overrides(entry: Mapping[str, Any]) -> Overrides:
     choice = entry.get("at_user_limit")
     return Overrides(
@@ -210,19 +206,3 @@ def _overrides(entry: Mapping[str, Any]) -> Overrides:
         max_message_bytes=entry.get("max_message_bytes"),
         at_user_limit=AtUserLimit(choice) if choice is not None else None,
     )
-
-
-def resolve_tenant(user: str, policy: Policy, conf: Conf) -> str | None:
-    """The tenant that the project's `TENANT_RESOLVER` gives a user; without one, memberships decide in `Policy`."""
-    if conf.tenant_resolver is None:
-        return None
-    resolver: TenantResolver = import_string(conf.tenant_resolver)
-    return resolver(user, policy)
-
-
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == SETTING:
-        get_policy.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="sse_limits.policy")

@@ -11,9 +11,8 @@ from typing import NoReturn
 import pytest
 
 from sse_limits.slots.embedded import find_server
-
-from .backends import Backend, MemoryBackend, RedisBackend
-from .servers import Server
+from tests.slots.backends import Backend, MemoryBackend, RedisBackend
+from tests.slots.servers import Server
 
 REDIS_KINDS = [pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "redis7")]
 
