@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings
 
 from sse_limits.slots.embedded import find_server
 from tests.slots.backends import Backend, MemoryBackend, RedisBackend
 from tests.slots.servers import Server
+
+# How long an example takes says nothing on a shared machine; timed assertions are in bench/.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 REDIS_KINDS = [pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "redis7")]
 
