@@ -303,6 +303,8 @@ class AddressRule(PolicyModel):
 
     def clean(self) -> None:
         """Write the network in its one spelling, and refuse one that no client could ever be in."""
+        if not self.network:
+            return  # the field itself asks for one
         try:
             network = ipaddress.ip_network(self.network.strip(), strict=True)
         except ValueError as exc:
