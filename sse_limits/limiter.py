@@ -16,9 +16,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from django.conf import settings
-from django.utils.encoding import force_bytes
-
 from .conf import Conf, get_conf
 from .core.address_rules import AddressAction
 from .core.decisions import NODE_BYTES, Decision, DecisionMint, explain, node_name
@@ -27,8 +24,7 @@ from .core.limits import Limits, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
 from .core.revocations import RevocationKind, Revocations
 from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
-from .live.explain import Explained
-from .live.explain import explain as explain_with
+from .explaining import decision_key, explain_decision
 from .live.journal import Journal
 from .policy import Facts, get_policy, resolve_tenant
 from .sessions import SessionUsers
@@ -339,16 +335,6 @@ def build_limiter() -> Limiter:
     """Make the parts from the settings in force; starts the embedded server where it is needed (blocks briefly)."""
     conf = get_conf()
     return Limiter(conf, build_store(conf))
-
-
-def decision_key() -> bytes:
-    """The key of the decision ids of this deployment."""
-    return hmac.digest(force_bytes(settings.SECRET_KEY), b"sse_limits.decisions.v1", "sha256")
-
-
-def explain_decision(text: str) -> Explained | None:
-    """What a decision's id says, and its details where they were kept; None when it is none of this deployment's."""
-    return explain_with(text, decision_key(), get_board())
 
 
 def rejected(claim: Claim, full: Full) -> Reject:
