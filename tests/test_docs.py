@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sse_limits.api import urls as api_urls
 from sse_limits.conf import Conf
 from sse_limits.core.rejections import CAUSES
+from sse_limits.live.exposition import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES_OF_CHECKS = ("checks.py", "conf.py", "policy/from_settings.py", "streams/server_options.py")
@@ -54,6 +56,17 @@ def test_every_check_is_documented() -> None:
     sources = "".join((ROOT / "sse_limits" / name).read_text() for name in SOURCES_OF_CHECKS)
     used = set(re.findall(r'"(?:sse_limits\.)?([EW]\d{3})"', sources))
     assert {row[0].removeprefix("sse_limits.") for row in rows("docs/checks.md", "id")} == used
+
+
+def test_every_metric_is_documented_with_its_type() -> None:
+    documented = {name: kind for name, kind, _ in rows("docs/operating.md", "metric")}
+    assert documented == {name: kind for name, (kind, _) in METRICS.items()}
+
+
+def test_every_path_of_the_api_is_documented() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    paths = {re.sub(r"<\w+:\w+>", "<id>", str(found.pattern)) for found in api_urls.urlpatterns}
+    assert [path for path in paths if f"/api/{path}" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
