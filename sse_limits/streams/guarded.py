@@ -176,6 +176,8 @@ class GuardedStream:
         if self._gone is not None:  # left before it was asked for: nothing to take, and the app is told on receive()
             self._cancel_later()
             return None
+        if stream_class.exempt:
+            return self._admit_exempt(stream_class)
         identity = await self.identify(stream_class)
         if isinstance(identity, Reject):
             return identity
@@ -188,12 +190,23 @@ class GuardedStream:
         found = await self._node.limiter.admit(identity, stream_class)
         if isinstance(found, Reject):
             return found
-        self.lease = found
+        self._take(found)
+        return None
+
+    def _admit_exempt(self, stream_class: StreamClass) -> Reject | None:
+        """Admit without identity and slot; a node that is about to end takes nobody."""
+        if self._node.is_draining:
+            return Reject(Reason.DRAINING)
+        if self.scope.get("method") != "HEAD":
+            self._take(self._node.limiter.exempt(stream_class))
+        return None
+
+    def _take(self, lease: Lease) -> None:
+        self.lease = lease
         self._node.add(self)
         servers.bound_buffers(self.scope, self._send)
         if not self._passing:
             self._start_pump()
-        return None
 
     def _was_evicted(self, identity: Identity) -> bool:
         marker = self.request.last_event_id if self.request is not None else None
