@@ -1,8 +1,10 @@
-"""The Django app: registers the system checks."""
+"""The Django app: registers the system checks, and the live room where there is an admin."""
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from importlib import import_module
+
+from django.apps import AppConfig, apps
 from django.core.checks import register
 
 
@@ -13,10 +15,12 @@ class SseLimitsConfig(AppConfig):
     verbose_name = "Stream limits"
 
     def ready(self) -> None:
-        """Register the checks; nothing else happens before the first request."""
+        """Register the checks and the room; nothing else happens before the first request."""
         from . import checks
 
         register(checks.check_settings)
         register(checks.check_policy)
         register(checks.check_store)
         register(checks.check_guard)
+        if apps.is_installed("django.contrib.admin"):
+            import_module(".dashboard.room", __package__)
