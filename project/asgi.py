@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from channels.routing import ProtocolTypeRouter, URLRouter
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 from django.urls import path, re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-django_app = get_asgi_application()
+django_app = ASGIStaticFilesHandler(get_asgi_application())  # a real site lets its web server serve static files
 
 from project.streams import Events, PublicEvents, Sockets  # noqa: E402 - consumers need the apps to be ready
 from sse_limits.streams.guard import StreamGuard  # noqa: E402

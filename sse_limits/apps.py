@@ -1,8 +1,10 @@
-"""The Django app: registers the system checks and connects the signals."""
+"""The Django app: registers the checks, connects the signals, and opens the live room where there is an admin."""
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from importlib import import_module
+
+from django.apps import AppConfig, apps
 from django.core.checks import register
 
 
@@ -14,7 +16,7 @@ class SseLimitsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks and receivers; nothing else happens before the first request."""
+        """Register checks, receivers and the room; nothing else happens before the first request."""
         from . import checks, signals
 
         register(checks.check_settings)
@@ -23,3 +25,5 @@ class SseLimitsConfig(AppConfig):
         register(checks.check_guard)
         register(checks.check_daphne)
         signals.connect()
+        if apps.is_installed("django.contrib.admin"):
+            import_module(".dashboard.room", __package__)

@@ -149,6 +149,12 @@ class Limiter:
             await self._confirmed(confirmed, lease)
         return lease
 
+    def exempt(self, stream_class: StreamClass) -> Lease:
+        """A lease without a slot: the store is not asked, and the node ends its stream like every other."""
+        return Lease(
+            Held(f"{self.node}-{next(self._numbers)}", (), None), Identity(), stream_class, self.journal.now_ms()
+        )
+
     def limits_of(self, identity: Identity) -> Limits | None:
         """What holds for an identity; None when it may not stream."""
         limits = self._resolve(identity.user, identity.tenant, identity.tier)

@@ -46,7 +46,8 @@ class StreamClass:
 
     `limit` caps the streams of this class per tenant. `on_reject` "event" accepts first and then sends
     `event: rejected` (a WebSocket: closes with a code), for clients that cannot read a status. With `tenant_topics` a
-    client's topics are those of its tenant.
+    client's topics are those of its tenant. An `exempt` stream is asked for no identity and takes no slot: its view
+    decides who may have it, as the live room does for the operators' own streams.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StreamClass:
     limit: int | None = None
     on_reject: str = "status"
     tenant_topics: bool = False
+    exempt: bool = False
 
     def __post_init__(self) -> None:
         if self.on_reject not in ("status", "event"):

@@ -98,6 +98,8 @@ class GuardedStream(RunningStream):
         if self._gone is not None:  # left before it was asked for: nothing to take, and the app is told on receive()
             self._cancel_later()
             return None
+        if stream_class.exempt:
+            return self._admit_exempt(stream_class)
         identity = await self.identify(stream_class)
         if isinstance(identity, Reject):
             return identity
@@ -111,6 +113,14 @@ class GuardedStream(RunningStream):
         if isinstance(found, Reject):
             return found
         self.hold(found)
+        return None
+
+    def _admit_exempt(self, stream_class: StreamClass) -> Reject | None:
+        """Admit without identity and slot; a node that is about to end takes nobody."""
+        if self._node.is_draining:
+            return Reject(Reason.DRAINING)
+        if self.scope.get("method") != "HEAD":
+            self.hold(self._node.limiter.exempt(stream_class))
         return None
 
     def _was_evicted(self, identity: Identity) -> bool:

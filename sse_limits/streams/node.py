@@ -19,7 +19,7 @@ from django.core.signals import setting_changed
 from sse_limits.conf import SETTING
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
-from sse_limits.limiter import Limiter, build_limiter, build_sink
+from sse_limits.limiter import Lease, Limiter, build_limiter, build_sink
 from sse_limits.live.writer import LagMeter, Writer
 from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order, StoreUnavailable
@@ -53,6 +53,7 @@ class Node:
         self.readers = cors.readers(limiter.conf)
         self.hub = Hub(build_feed(limiter.conf))
         self._streams: dict[str, RunningStream] = {}
+        self._exempt: dict[str, RunningStream] = {}  # they hold no slot, so nobody counts or renews them
         self._tasks: set[asyncio.Task[None]] = set()
         self._recheck = Recheck(self)
         self._forget_policy: Callable[[], None] | None = None
@@ -98,12 +99,18 @@ class Node:
     def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""
         if stream.lease is not None:
-            self._streams[stream.lease.held.stream] = stream
+            self._kept(stream.lease)[stream.lease.held.stream] = stream
 
     def remove(self, stream: RunningStream) -> None:
         """Forget a stream; doing it again changes nothing."""
         if stream.lease is not None:
-            self._streams.pop(stream.lease.held.stream, None)
+            self._kept(stream.lease).pop(stream.lease.held.stream, None)
+
+    def _kept(self, lease: Lease) -> dict[str, RunningStream]:
+        return self._streams if lease.held.keys else self._exempt
+
+    def _all(self) -> list[RunningStream]:
+        return [*self._streams.values(), *self._exempt.values()]
 
     def answer(
         self,
@@ -166,14 +173,14 @@ class Node:
     def say_goodbye(self) -> None:
         """Begin to tell every client that this process goes."""
         self._source.is_draining = True
-        for stream in list(self._streams.values()):
+        for stream in self._all():
             stream.end(Reason.SHUTDOWN)
 
     async def drain(self, seconds: float) -> None:
         """Tell every client that this process goes, and wait for them to be told, for some seconds at most."""
         self.say_goodbye()
         deadline = asyncio.get_running_loop().time() + seconds
-        while self._streams and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - many ends, not one event
+        while self._all() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - many ends, not one event
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def _watch(self) -> None:
@@ -183,7 +190,7 @@ class Node:
         while True:
             await asyncio.sleep(every)
             now = asyncio.get_running_loop().time()
-            for stream in list(self._streams.values()):
+            for stream in self._all():
                 since = stream.writing_since
                 if since is not None:
                     if now - since >= conf.write_deadline_seconds:

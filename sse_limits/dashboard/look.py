@@ -1,0 +1,196 @@
+"""One look at the board: everything that a page is made from, taken once, whatever state the store is in.
+
+While the store is away the last snapshot of this process is shown, and its age is said. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+from django.core.signals import setting_changed
+from django.http import QueryDict
+from django.urls import reverse
+
+from sse_limits import limiter
+from sse_limits.conf import SETTING
+from sse_limits.core.identity import Identity
+from sse_limits.core.limits import Limits, Policy
+from sse_limits.core.slots import Scope
+from sse_limits.live.board import Board, Snapshot
+from sse_limits.live.rows import Bucket, Holder
+from sse_limits.policy import get_policy
+from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.memory import epoch_ms
+
+T = TypeVar("T")
+
+NO_TENANT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a viewer asks for: of which admin site, which page with which filters, and what they may do."""
+
+    site: str
+    slug: str
+    query: QueryDict
+    may_revoke: bool = False
+
+    @property
+    def shows_addresses(self) -> bool:
+        """Addresses are masked until somebody who may end streams asks to see them."""
+        return self.may_revoke and self.query.get("addresses") == "show"
+
+    def url(self, slug: str, **query: str | int) -> str:
+        """The path of a page of the room; empty filters are left out."""
+        found = QueryDict(mutable=True)
+        found.update({name: str(value) for name, value in query.items() if value != ""})
+        return f"{reverse(f'{self.site}:sse_limits_live_{slug}')}{'?' if found else ''}{found.urlencode()}"
+
+    def here(self, **changes: str | int | None) -> str:
+        """The path of this page with some filters changed; None drops one."""
+        found = self.query.copy()
+        for name, value in changes.items():
+            found.pop(name, None)
+            if value is not None:
+                found[name] = str(value)
+        base = reverse(f"{self.site}:sse_limits_live_{self.slug}")
+        return f"{base}{'?' if found else ''}{found.urlencode()}"
+
+
+class Look:
+    """The state that one page shows. `away_seconds` is None while the store answers."""
+
+    def __init__(self, asked: Asked, board: Board, policy: Policy) -> None:
+        self.asked = asked
+        self.board = board
+        self.policy = policy
+        self.snapshot, self.away_seconds = _memory.read(board)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store does not answer."""
+        return self.away_seconds is not None
+
+    @property
+    def now(self) -> int:
+        """The instant that is shown, epoch ms."""
+        return self.snapshot.at
+
+    def ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """Ask the board for more; while the store is away there is no answer, and asking would only wait."""
+        if self.is_away:
+            return otherwise
+        try:
+            return question()
+        except StoreUnavailable:
+            return otherwise
+
+    # -- what holds ----------------------------------------------------------------------------------------------
+
+    def tenant_limits(self, slug: str) -> Limits | None:
+        """What a tenant's users get, also while it is suspended."""
+        tenant = self.policy.tenants.get(slug)
+        if tenant is None:
+            return None
+        shown = replace(self.policy, tenants={slug: replace(tenant, suspended=False)}, users={})
+        found = shown.resolve(Identity(user="-", tenant=slug))
+        return found if isinstance(found, Limits) else None
+
+    def user_limits(self, subject: str) -> Limits | None:
+        """What holds for a user; None when they may not stream."""
+        tenant, user = split_user(subject)
+        found = self.policy.resolve(Identity(user=user, tenant=tenant or None))
+        return found if isinstance(found, Limits) else None
+
+    @cached_property
+    def anonymous_limits(self) -> Limits | None:
+        """What holds for those who name nobody."""
+        found = self.policy.resolve(Identity())
+        return found if isinstance(found, Limits) else None
+
+    def limit(self, scope: Scope, subject: str) -> int | None:
+        """The limit of a holder; None: it has none, or nobody knows it any more."""
+        match scope:
+            case Scope.TENANT:
+                limits = self.tenant_limits(subject)
+                return limits.tenant_total if limits is not None else None
+            case Scope.USER:
+                limits = self.user_limits(subject)
+                return limits.user if limits is not None else None
+            case Scope.ADDRESS:
+                return self.anonymous_limits.address if self.anonymous_limits is not None else None
+            case Scope.FLEET:
+                return self.capacity
+        return None
+
+    @cached_property
+    def capacity(self) -> int | None:
+        """How many streams the fleet takes: its limit, else the sum of the nodes' budgets, if each has one."""
+        if self.policy.fleet_limit is not None:
+            return self.policy.fleet_limit
+        budgets = [node.budget for node in self.snapshot.nodes if node.budget is not None]
+        return sum(budgets) if budgets and len(budgets) == len(self.snapshot.nodes) else None
+
+    # -- who holds -----------------------------------------------------------------------------------------------
+
+    def top(self, scope: Scope) -> Sequence[Holder]:
+        """Who holds most of a kind; nodes are counted from their own rows."""
+        if scope is Scope.NODE:
+            rows = sorted(self.snapshot.nodes, key=lambda node: -node.open)
+            return [Holder(Scope.NODE, node.id, node.open) for node in rows]
+        return self.snapshot.tops.get(scope, ())
+
+
+def take_look(asked: Asked) -> Look:
+    """Look at the board; blocks, with a deadline. Never raises because the store is away."""
+    return Look(asked, limiter.get_board(), get_policy())
+
+
+def split_user(subject: str) -> tuple[str, str]:
+    """A user's subject as tenant (perhaps empty) and name."""
+    tenant, slash, name = subject.partition("/")
+    return (tenant, name) if slash else (NO_TENANT, subject)
+
+
+def total(buckets: Sequence[Bucket]) -> int:
+    """How many rejections and ends some spans hold."""
+    return sum(sum(bucket.counts.values()) for bucket in buckets)
+
+
+class _Memory:
+    """The last snapshot that this process has read."""
+
+    def __init__(self) -> None:
+        self.last: Snapshot | None = None
+        self._failing_since: float | None = None
+
+    def read(self, board: Board) -> tuple[Snapshot, float | None]:
+        """The state of the fleet, and for how many seconds the store has not answered."""
+        try:
+            self.last = board.snapshot()
+        except StoreUnavailable:
+            if self._failing_since is None:
+                self._failing_since = time.monotonic()
+            return self.last or _nothing(), time.monotonic() - self._failing_since
+        self._failing_since = None
+        return self.last, None
+
+
+def _nothing() -> Snapshot:
+    return Snapshot(epoch_ms(), 0, (), {}, (), (), (), ())
+
+
+_memory = _Memory()
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == SETTING:
+        _memory.__init__()  # type: ignore[misc]
+
+
+setting_changed.connect(_forget, dispatch_uid="sse_limits.dashboard.look")
