@@ -101,17 +101,17 @@ class Actions:
             "beyond": target.total - len(target.streams),
             "fields": [(name, value) for name in ("stream", "user", "tenant") for value in query.getlist(name)],
             "action": reverse(f"{self._room.admin_site.name}:sse_limits_live_disconnect"),
-            "back": self._back(request, request.META.get("HTTP_REFERER", "")),
+            "back": way_back(self._room, request, request.META.get("HTTP_REFERER", "")),
             "reason_chars": REASON_CHARS,
         }
         return self._question(request, target.question, context)
 
     def _question(self, request: HttpRequest, title: str, context: dict[str, object]) -> HttpResponse:
-        if _is_script(request):
+        if is_script(request):
             return TemplateResponse(request, "sse_limits/live/ask.html", context)
         request.current_app = self._room.admin_site.name  # what `{% url %}` reads
         site = self._room.admin_site.each_context(request)
-        page = {**site, "title": title, "opts": self._room.opts, **context}
+        page = {**site, "title": title, "opts": self._room.opts, "ask": "sse_limits/live/ask.html", **context}
         return TemplateResponse(request, "sse_limits/live/ask_page.html", page)
 
     def _end(self, request: HttpRequest, board: Board, target: Target) -> HttpResponse:
@@ -121,11 +121,11 @@ class Actions:
         except StoreUnavailable:
             return self._failed(request, _("The store does not answer: nobody knows whether the order was sent."))
         self._remember(request, target, note)
-        if _is_script(request):
+        if is_script(request):
             ordered = [{"id": stream.id, "node": formats.node(stream.node)} for stream in target.streams]
             return JsonResponse({"streams": ordered})
         self._prove(request, board, target)
-        return HttpResponseRedirect(self._back(request, request.POST.get("back", "")))
+        return HttpResponseRedirect(way_back(self._room, request, request.POST.get("back", "")))
 
     def _prove(self, request: HttpRequest, board: Board, target: Target) -> None:
         """Wait a moment for the slots to be gone, and say how it went."""
@@ -169,17 +169,11 @@ class Actions:
             raise PermissionDenied
 
     def _failed(self, request: HttpRequest, text: str) -> HttpResponse:
-        if _is_script(request) and request.method == "POST":
+        if is_script(request) and request.method == "POST":
             return JsonResponse({"error": text}, status=409)
         messages.error(request, text)
         back = request.POST.get("back") or request.META.get("HTTP_REFERER", "")
-        return HttpResponseRedirect(self._back(request, back))
-
-    def _back(self, request: HttpRequest, url: str) -> str:
-        """Where to go afterwards: where the operator came from, if that is this site."""
-        if url_has_allowed_host_and_scheme(url, {request.get_host()}, require_https=request.is_secure()):
-            return url
-        return reverse(f"{self._room.admin_site.name}:sse_limits_live_streams")
+        return HttpResponseRedirect(way_back(self._room, request, back))
 
     def _remember(self, request: HttpRequest, target: Target, note: str) -> None:
         count = len(target.streams)
@@ -237,5 +231,13 @@ def _consequence(look: Look, target: Target) -> str:
     return _("%(name)s will then hold %(fewest)s to %(most)s of %(limit)s.") % {**words, "limit": formats.number(limit)}
 
 
-def _is_script(request: HttpRequest) -> bool:
+def way_back(room: LiveRoomAdmin, request: HttpRequest, url: str) -> str:
+    """Where to go afterwards: where the operator came from, if that is this site."""
+    if url_has_allowed_host_and_scheme(url, {request.get_host()}, require_https=request.is_secure()):
+        return url
+    return reverse(f"{room.admin_site.name}:sse_limits_live_streams")
+
+
+def is_script(request: HttpRequest) -> bool:
+    """Whether our script asks, which shows the answer in the page's dialog."""
     return request.headers.get("X-Requested-With") == "fetch"

@@ -39,6 +39,8 @@ class Asked:
     slug: str
     query: QueryDict
     may_revoke: bool = False
+    may_change_tenants: bool = False
+    may_change_users: bool = False
 
     @property
     def shows_addresses(self) -> bool:

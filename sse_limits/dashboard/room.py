@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.timezone import get_current_timezone_name, localtime
 
+from sse_limits.conf import get_conf
 from sse_limits.models import LiveRoom
 
 from .actions import Actions
@@ -21,6 +22,7 @@ from .formats import clock
 from .look import Asked, Look, take_look
 from .pages import PAGES
 from .stream import LiveStream
+from .suspension import Suspension
 from .table import FILTERS_FORM
 from .view import View
 
@@ -38,10 +40,12 @@ class LiveRoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in th
     def get_urls(self) -> list[URLPattern]:
         """The pages, their live updates, and the actions."""
         wrap = self.admin_site.admin_view
-        actions = Actions(self)
+        actions, suspension = Actions(self), Suspension(self)
         found = [
             path("", wrap(partial(self.page, slug="overview")), name="sse_limits_liveroom_changelist"),
             path("disconnect/", wrap(actions.disconnect), name="sse_limits_live_disconnect"),
+            path("suspend/", wrap(suspension.suspend), name="sse_limits_live_suspend"),
+            path("limits/", wrap(suspension.form), name="sse_limits_live_limits"),
             path("ended/", wrap(actions.ended), name="sse_limits_live_ended"),
         ]
         for slug in PAGES:
@@ -88,7 +92,18 @@ class LiveRoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in th
 
     def asked(self, request: HttpRequest, slug: str) -> Asked:
         """What this request wants to see."""
-        return Asked(self.admin_site.name, slug, request.GET, self.may_revoke(request))
+        return Asked(
+            self.admin_site.name,
+            slug,
+            request.GET,
+            may_revoke=self.may_revoke(request),
+            may_change_tenants=self._may_change(request, "change_tenant"),
+            may_change_users=self._may_change(request, "add_userlimit", "change_userlimit"),
+        )
+
+    def _may_change(self, request: HttpRequest, *permissions: str) -> bool:
+        """Whether limits may be changed, and are where they can be."""
+        return get_conf().policy is None and request.user.has_perms([f"sse_limits.{each}" for each in permissions])
 
     def page(self, request: HttpRequest, slug: str) -> HttpResponse:
         """A page, or what it downloads."""

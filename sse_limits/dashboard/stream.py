@@ -107,7 +107,14 @@ class _Pages:
 
     def get(self, asked: Asked) -> str:
         """The page as JSON; blocks."""
-        key = (asked.site, asked.slug, asked.query.urlencode(), asked.may_revoke)
+        key = (
+            asked.site,
+            asked.slug,
+            asked.query.urlencode(),
+            asked.may_revoke,
+            asked.may_change_tenants,
+            asked.may_change_users,
+        )
         now = time.monotonic()
         with self._lock:
             made = self._made.get(key)

@@ -132,7 +132,23 @@ class StreamPage:
             links.append(
                 formats.link(asked.url("disconnect", user=whose.subject), _("Disconnect all…"), "sl-btn sl-ask")
             )
-        return SafeString(" ".join(links))
+        return SafeString(" ".join([*links, *self._limits()]))
+
+    def _limits(self) -> list[SafeString]:
+        """Ways to what the holder may hold."""
+        asked, whose, policy = self.look.asked, self.whose, self.look.policy
+        subject = whose.subject or ""
+        if whose.scope is Scope.TENANT and asked.may_change_tenants and subject in policy.tenants:
+            return [formats.link(asked.url("limits", tenant=subject), _("Limits of %(name)s") % {"name": subject})]
+        tenant, name = split_user(subject)
+        if whose.scope is not Scope.USER or not asked.may_change_users or (tenant and tenant not in policy.tenants):
+            return []
+        own = policy.users.get((tenant or None, name))
+        word = _("Lift the suspension…") if own is not None and own.suspended else _("Suspend…")
+        return [
+            formats.link(asked.url("limits", user=subject), _("Limits of %(name)s") % {"name": name}),
+            formats.link(asked.url("suspend", user=subject), word, "sl-btn sl-ask"),
+        ]
 
     def _is_of(self, tenant: str | None, user: str | None) -> bool:
         match self.whose.scope:

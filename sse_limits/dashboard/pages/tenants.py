@@ -183,6 +183,10 @@ class TenantTable:
         links = [formats.link(asked.url("streams", tenant=row.slug), _("Streams"), "sl-btn")]
         if asked.may_revoke and row.in_use:
             links.append(formats.link(asked.url("disconnect", tenant=row.slug), _("Disconnect…"), "sl-btn sl-ask"))
+        if asked.may_change_tenants and row.slug in self.look.policy.tenants:
+            links.append(formats.link(asked.url("limits", tenant=row.slug), _("Change limits"), "sl-btn"))
+            word = _("Lift the suspension…") if row.is_suspended else _("Suspend…")
+            links.append(formats.link(asked.url("suspend", tenant=row.slug), word, "sl-btn sl-ask"))
         return format_html('<p class="sl-actions">{}</p>', format_html_join(" ", "{}", [(found,) for found in links]))
 
 
