@@ -6,7 +6,7 @@ The id explains itself; the details (who asked, who held the full scope, what wa
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -20,7 +20,7 @@ from sse_limits.core.rejections import CAUSES, Reason, Reject, body_of
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
 from sse_limits.dashboard.charts import ENDS
-from sse_limits.dashboard.look import Look
+from sse_limits.dashboard.look import Look, split_user
 from sse_limits.dashboard.table import Column, Description, Table
 from sse_limits.dashboard.view import Search, View, banner
 from sse_limits.limiter import explain_decision
@@ -155,10 +155,23 @@ class DecisionPage:
                 "A user at their own limit is the limiter at work; ending one of their streams makes room for another."
             )
             found.append((_("Look at what the user holds."), text, link))
+        found += self._raises()
         return format_html(
             '<ul class="sl-do">{}</ul>' if found else "",
             format_html_join("", '<li><span><b class="b">{}</b> {}</span>{}</li>', found),
         )
+
+    def _raises(self) -> Iterator[tuple[str, str, SafeString]]:
+        """The way to the limit that was full, for those who may change it."""
+        asked, limit = self.look.asked, formats.number(self.said.limit or 0)
+        tenant = self.row.tenant if self.row is not None else None
+        text = _("It is %(limit)s now; a change is in force on every node within 2 s.") % {"limit": limit}
+        if self.said.reason is Reason.TENANT_LIMIT and tenant is not None and asked.may_change_tenants:
+            link = formats.link(asked.url("limits", tenant=tenant), _("Change limits"), "sl-btn")
+            yield _("Raise the limit of %(name)s.") % {"name": tenant}, text, link
+        if self.said.reason is Reason.USER_LIMIT and self.user is not None and asked.may_change_users:
+            link = formats.link(asked.url("limits", user=self.user), _("Change limits"), "sl-btn")
+            yield _("Raise the limit of %(name)s.") % {"name": split_user(self.user)[1]}, text, link
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
