@@ -129,7 +129,7 @@ class Crowd:
         url = f"{str(self._client.base_url).replace('http', 'ws', 1).rstrip('/')}/ws/"
         headers = {"authorization": f"Bearer {self._token_of(*who)}"}
         with contextlib.suppress(OSError, WebSocketException, TimeoutError):
-            async with connect(url, additional_headers=headers, proxy=None, compression=None) as found:
+            async with connect(url, additional_headers=headers, proxy=None, compression=None, close_timeout=1) as found:
                 reading = asyncio.create_task(drain(found))
                 await found.send(json.dumps({"type": "subscribe", "topic": "news"}))
                 for _ in range(times):

@@ -32,7 +32,13 @@ class Demo:
         environ = {**os.environ, "DATABASE_PATH": str(directory / "db.sqlite3"), "PYTHONUNBUFFERED": "1"}
         environ["XDG_RUNTIME_DIR"] = str(directory)  # an embedded server of its own, beside a developer's demo
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.said: list[str] = []
 
@@ -57,7 +63,7 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
     found = Demo(tmp_path, request.param)
     yield found
     if found.process.poll() is None:
-        found.process.kill()
+        os.killpg(found.process.pid, signal.SIGKILL)  # its servers too: they hold the pipe open
         found.process.communicate()
 
 
