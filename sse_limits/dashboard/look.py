@@ -29,6 +29,8 @@ from sse_limits.slots.memory import epoch_ms
 T = TypeVar("T")
 
 NO_TENANT = ""
+# While the store is away each attempt waits for its deadline, and sync views share one thread with the whole site.
+ASK_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +172,21 @@ class _Memory:
     def __init__(self) -> None:
         self.last: Snapshot | None = None
         self._failing_since: float | None = None
+        self._failed_at = 0.0
 
     def read(self, board: Board) -> tuple[Snapshot, float | None]:
         """The state of the fleet, and for how many seconds the store has not answered."""
-        try:
-            self.last = board.snapshot()
-        except StoreUnavailable:
-            if self._failing_since is None:
-                self._failing_since = time.monotonic()
-            return self.last or _nothing(), time.monotonic() - self._failing_since
-        self._failing_since = None
-        return self.last, None
+        if self._failing_since is None or time.monotonic() - self._failed_at >= ASK_AGAIN_SECONDS:
+            try:
+                self.last = board.snapshot()
+            except StoreUnavailable:
+                self._failed_at = time.monotonic()
+                self._failing_since = self._failing_since or self._failed_at
+            else:
+                self._failing_since = None
+        if self._failing_since is None and self.last is not None:
+            return self.last, None
+        return self.last or _nothing(), time.monotonic() - (self._failing_since or time.monotonic())
 
 
 def _nothing() -> Snapshot:

@@ -24,6 +24,7 @@ Value = str | int | float | None
 
 PAGE_ROWS = 40
 FILTERS_FORM = "sl-filters"
+SELECT = "select"  # the key of the column of checkboxes
 # Spreadsheets take a cell that begins so for a formula; names of users and paths come from outside.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -58,6 +59,8 @@ class Header:
     classes: str
     sort: str | None
     aria_sort: str | None
+    selects: bool = False
+    """Above the checkboxes of the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,7 @@ class Description(Generic[T]):
             classes=column.all_classes,
             sort=(second if order == first else first) if can_sort else None,
             aria_sort=("descending" if order.startswith("-") else "ascending") if is_current else None,
+            selects=column.key == SELECT,
         )
 
     # -- rendering -----------------------------------------------------------------------------------------------

@@ -202,6 +202,9 @@ def test_selected_streams_are_ended_and_the_rows_say_so(page: Page, fleet: Fleet
     page.goto(f"{ROOM}streams/?user=acme/u2")
     expect(page.locator(ROWS)).to_have_count(3, timeout=SECONDS)
     expect(page.locator("[data-selected-bar]")).to_be_hidden()
+    page.locator("[data-select-all]").check()
+    expect(page.locator("[data-selected-count]")).to_have_text("3 selected")
+    page.get_by_role("button", name="Clear").click()
     for box in page.locator("[data-select]").all()[:2]:
         box.check()
     state(page, "Held while rows are selected")
@@ -220,6 +223,7 @@ def test_selected_streams_are_ended_and_the_rows_say_so(page: Page, fleet: Fleet
 def test_escape_leaves_the_question_and_focus_returns(page: Page, fleet: Fleet) -> None:
     fleet.open(1, "acme", "u2")
     page.goto(f"{ROOM}streams/?user=acme/u2")
+    live(page)
     button = page.locator("tbody .sl-ask").first
     button.focus()
     page.keyboard.press("Enter")
@@ -227,6 +231,12 @@ def test_escape_leaves_the_question_and_focus_returns(page: Page, fleet: Fleet) 
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_be_hidden()
     expect(button).to_be_focused()
+
+
+def test_the_question_is_also_a_page(page: Page, fleet: Fleet) -> None:
+    fleet.open(1, "acme", "u2")
+    page.goto(f"{ROOM}disconnect/?user=acme/u2")
+    expect(page.get_by_role("heading", name="Disconnect 1 stream of u2?")).to_be_visible()
 
 
 def test_a_decision_is_reached_from_the_list(page: Page, fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
 from sse_limits.dashboard.look import Look, split_user
-from sse_limits.dashboard.table import Column, Description
+from sse_limits.dashboard.table import SELECT, Column, Description
 from sse_limits.live.rows import StreamRow
 
 
@@ -83,7 +83,7 @@ class StreamTable:
             ),
         ]  # fmt: skip
         if self.look.asked.may_revoke:
-            columns.insert(0, Column[StreamRow](key="select", label="", cell=_box))
+            columns.insert(0, Column[StreamRow](key=SELECT, label="", cell=_box))
             columns.append(Column[StreamRow](key="action", label=_("Action"), cell=self._action, is_number=True))
         return Description(
             id="streams",

@@ -36,6 +36,7 @@ export function wireActions(room) {
     event.preventDefault();
     dialog.close();
   });
+  for (const box of room.querySelectorAll("[data-select-all]")) box.hidden = false;
   clear(room);
 }
 
