@@ -1,7 +1,7 @@
 """The board over Redis or Valkey: what the nodes have written, read in batches over blocking connections.
 
 The overview is read once a second and process, however many people look. Every other page reads what it shows: ranges
-are bounded, and nothing is scanned but the rows of single nodes for an address that has no slot set.
+are bounded, and nothing is scanned but the rows of single nodes for the streams of an address.
 """
 
 from __future__ import annotations

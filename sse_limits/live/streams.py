@@ -69,11 +69,7 @@ class StreamReader:
         return len(streams), self._described({node: page}, page)
 
     def _of_address(self, address: str, offset: int, count: int) -> tuple[int, list[StreamRow]]:
-        """By the address's slot set; where it has no limit there is none, and the nodes that report it are searched."""
-        key = keys.address(address)
-        [exists] = self._connection.exchange([("EXISTS", key)])
-        if exists:
-            return self._of_slots(key, offset, count)
+        """By searching the nodes: a slot set has only those streams that an address limit holds for."""
         rows = [row for node in self._nodes()[:SCANNED_NODES] for row in self._scan(node) if row.address == address]
         return len(rows), oldest_first(rows)[offset : offset + count]
 

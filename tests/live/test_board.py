@@ -166,6 +166,15 @@ async def test_each_holder_has_its_streams_the_oldest_first_and_page_by_page(fle
     assert board.streams(Scope.NODE, "no:such:node") == (0, [])
 
 
+async def test_an_address_shows_also_the_streams_that_no_address_limit_holds_for(fleet: Fleet) -> None:
+    station = fleet.station()
+    limited = await opened(station, 2, None, "", limits={"address": 9})
+    others = await opened(station, 3)
+    await station.write()
+    total, rows = fleet.board().streams(Scope.ADDRESS, "192.0.2.1")
+    assert (total, ids(rows)) == (5, limited + others)
+
+
 async def test_a_stream_that_nobody_has_described_has_a_row_all_the_same(fleet: Fleet) -> None:
     station = fleet.station()
     [stream] = await opened(station)
