@@ -1,4 +1,4 @@
-"""This process as a node: its streams, the heartbeat that renews their leases, and the orders from other nodes.
+"""This process as a node: its streams, what runs beside them, and the orders from other nodes.
 
 One node per event loop, made at the first scope, so that forks and reloads get their own. Everything that runs beside
 the requests (heartbeat, goodbyes) is a task of the node, ended by `aclose`.
@@ -22,7 +22,7 @@ from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Lease, Limiter, build_limiter, build_sink
 from sse_limits.live.writer import LagMeter, Writer
 from sse_limits.policy import Facts, watch
-from sse_limits.slots.base import Order, StoreUnavailable
+from sse_limits.slots.base import Order
 from sse_limits.slots.memory import epoch_ms
 
 from . import cors
@@ -31,6 +31,7 @@ from .feeds import build_feed
 from .hub import Hub
 from .identification import Identifier, Request, Scope
 from .recheck import Recheck
+from .renewal import Renewal
 from .reporting import About, NodeSource
 from .running import RunningStream
 from .server_options import tell_missing
@@ -38,7 +39,6 @@ from .servers import on_termination
 
 log = logging.getLogger("sse_limits.streams.node")
 
-READMIT_AT_ONCE = 100
 TICK_SECONDS = 0.5
 DRAIN_POLL_SECONDS = 0.02
 DESCRIPTOR_SHARE = 0.7
@@ -56,6 +56,7 @@ class Node:
         self._exempt: dict[str, RunningStream] = {}  # they hold no slot, so nobody counts or renews them
         self._tasks: set[asyncio.Task[None]] = set()
         self._recheck = Recheck(self)
+        self._renewal = Renewal(self)
         self._forget_policy: Callable[[], None] | None = None
         self._is_short = False
         self._lag = LagMeter()
@@ -73,8 +74,8 @@ class Node:
         loop = asyncio.get_running_loop()
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
-        self.limiter.store.listen(self.limiter.node, self._carry_out)
-        works = (self._beat, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
+        self.limiter.store.listen(self.limiter.node, self.carry_out)
+        works = (self._renewal.run, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
         for work in works:
             self.spawn(self._keep_running(work))
 
@@ -95,6 +96,10 @@ class Node:
     def streams(self) -> list[RunningStream]:
         """The admitted streams."""
         return list(self._streams.values())
+
+    def holds(self, stream: RunningStream, name: str) -> bool:
+        """Whether a stream is still here, under this id."""
+        return self._streams.get(name) is stream
 
     def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""
@@ -202,7 +207,8 @@ class Node:
 
     # -- orders --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, order: Order) -> None:
+    def carry_out(self, order: Order) -> None:
+        """End the stream that an order names, once, however often the order comes."""
         stream = self._streams.get(order.stream)
         if stream is None:  # it has ended by itself, or was ended when the order came the faster way
             self.limiter.store.confirm(order)
@@ -212,53 +218,6 @@ class Node:
             stream.end(Reason(order.reason), order)
         else:
             log.warning("an order of a later version is passed over: %r", order.reason)
-
-    # -- leases --------------------------------------------------------------------------------------------------
-
-    async def _beat(self) -> None:
-        await self.limiter.greet()
-        while True:
-            await asyncio.sleep(self.limiter.conf.heartbeat_seconds)
-            try:
-                await self.renew()
-            except StoreUnavailable as exc:
-                log.debug("leases were not renewed: %s", exc)
-
-    async def renew(self) -> None:
-        """Renew every lease. A lost one that nobody ordered to end goes through the gate again."""
-        streams = [stream for stream in self._streams.values() if stream.lease is not None]
-        held = [stream.lease.held for stream in streams if stream.lease is not None]
-        renewed = await self.limiter.store.renew(held)
-        self.limiter.journal.renewals += len(held) - len(renewed.lost)
-        self.limiter.journal.leases_lost += len(renewed.lost)
-        while orders := await self.limiter.store.orders():
-            for order in orders:
-                self._carry_out(order)
-        lost = [
-            streams[position]
-            for position in renewed.lost
-            if self._streams.get(held[position].stream) is streams[position] and streams[position].reason is None
-        ]
-        for stream in lost:  # all at once, before any of them asks again: what is lost does not count as held
-            if stream.lease is not None:
-                self.limiter.release(stream.lease)
-        for start in range(0, len(lost), READMIT_AT_ONCE):
-            await asyncio.gather(*(self._readmit(stream) for stream in lost[start : start + READMIT_AT_ONCE]))
-
-    async def _readmit(self, stream: RunningStream) -> None:
-        if stream.lease is None or stream.is_gone or stream.reason is not None:
-            return
-        self.remove(stream)
-        refused = await self.limiter.readmit(stream.lease)
-        if isinstance(refused, Reject) and refused.reason is Reason.STORE:
-            self.add(stream)  # nobody knows: the stream goes on, and the next heartbeat asks again
-        elif isinstance(refused, Reject):
-            log.info("a lease was lost and its limit is full: %s", refused.reason)
-            stream.end(Reason.LEASE_LOST)
-        elif stream.is_gone:
-            self.limiter.release(stream.lease)
-        else:
-            self.add(stream)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> None:
