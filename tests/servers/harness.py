@@ -72,7 +72,8 @@ def _hypercorn(app: str, bind: str) -> list[str]:
 KINDS = {
     "uvicorn": Kind(_uvicorn),
     "daphne": Kind(_daphne),
-    "granian": Kind(_granian),
+    # granian 2.8.9: a worker that has had hundreds of connections sometimes waits for one that has long ended.
+    "granian": Kind(_granian, noise=r"Killing worker-\d+ after it refused"),
     # hypercorn 0.18: each connection that is cancelled at the end leaves a traceback of asyncio (Python 3.11), and it
     # writes to a connection that is gone until it has read the end of it.
     "hypercorn": Kind(
