@@ -64,6 +64,7 @@ async def test_serve_tells_everybody_and_ends_in_time(
     await asyncio.to_thread(server.process.wait, 2 * MOST_SECONDS)
     assert time.monotonic() - began < MOST_SECONDS
     assert slots.in_use() == {}
+    assert "Killing" not in server.log(), "granian's last resort"
     await told
 
 
