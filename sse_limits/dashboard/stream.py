@@ -98,38 +98,43 @@ class _Viewers:
     count = 0
 
 
+class _Page:
+    """One page as JSON, with who is making it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.made_at = float("-inf")
+        self.text = ""
+
+
 class _Pages:
-    """The pages that are being looked at, each made at most once a second."""
+    """The pages that are being looked at, each made at most once a second, by the first who asks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[tuple[object, ...], tuple[float, str]] = {}
+        self._pages: dict[tuple[object, ...], _Page] = {}
 
     def get(self, asked: Asked) -> str:
         """The page as JSON; blocks."""
-        key = (
-            asked.site,
-            asked.slug,
-            asked.query.urlencode(),
-            asked.may_revoke,
-            asked.may_change_tenants,
-            asked.may_change_users,
-        )
-        now = time.monotonic()
+        page = self._page(asked)
+        with page.lock:
+            now = time.monotonic()
+            if now - page.made_at >= EVERY_SECONDS / 2:
+                try:
+                    look = take_look(asked)
+                    page.text = PAGES[asked.slug].build(look).as_json(look)
+                finally:
+                    close_old_connections()
+                page.made_at = now
+            return page.text
+
+    def _page(self, asked: Asked) -> _Page:
+        may = (asked.may_revoke, asked.may_change_tenants, asked.may_change_users)
+        key = (asked.site, asked.slug, asked.query.urlencode(), *may)
         with self._lock:
-            made = self._made.get(key)
-            if made is not None and now - made[0] < EVERY_SECONDS / 2:
-                return made[1]
-        try:
-            look = take_look(asked)
-            found = PAGES[asked.slug].build(look).as_json(look)
-        finally:
-            close_old_connections()
-        with self._lock:
-            if len(self._made) >= SHARED_PAGES:
-                self._made.clear()
-            self._made[key] = (now, found)
-        return found
+            if key not in self._pages and len(self._pages) >= SHARED_PAGES:
+                self._pages.clear()
+            return self._pages.setdefault(key, _Page())
 
 
 _viewers = _Viewers()
