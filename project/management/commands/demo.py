@@ -84,7 +84,7 @@ class Command(BaseCommand):
     def _introduce(self, url: str, server: str, workers: int) -> None:
         gina = token("globex", "gina", ttl_seconds=3600)
         self.stdout.write(
-            f"\n{url}/ on {server}, {workers} processes. Admin: {url}/admin/ ({ADMIN} / {PASSWORD}). Ctrl-C ends.\n"
+            f"\n{url}/ on {server}, {workers} processes: the live room ({ADMIN} / {PASSWORD}). Ctrl-C ends.\n"
             f"Try it beside the simulated clients, as gina of globex, who may hold 5 streams:\n\n"
             f"  TOKEN={gina}\n"
             f'  curl -N -H "Authorization: Bearer $TOKEN" {url}/events/?topic=news\n'
