@@ -180,10 +180,14 @@ class ServerProcess:
         self.check_log()
         shutil.rmtree(self._directory)
 
+    def pids(self) -> list[int]:
+        """Its own, then those of its workers, if it has some."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [self.pid, *map(int, children)]
+
     def kill(self) -> None:
         """End it, and the workers that it may have, without a chance to clean up."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        workers = [os.pidfd_open(int(child)) for child in children]
+        workers = [os.pidfd_open(child) for child in self.pids()[1:]]
         self.process.kill()
         self.process.wait()
         for worker in workers:

@@ -49,12 +49,12 @@ async def shown(board: RedisBoard, condition: Callable[[Snapshot], Any], seconds
 
 
 def node_of(found: Snapshot, server: ServerProcess) -> NodeRow:
-    return next(node for node in found.nodes if node.pid == server.pid)
+    return next(node for node in found.nodes if node.pid in server.pids())
 
 
 def counters_of(found: Snapshot, server: ServerProcess) -> Mapping[str, float]:
     """Since the start of the process; empty as long as it has written nothing."""
-    return next((node.counters for node in found.nodes if node.pid == server.pid), {})
+    return next((node.counters for node in found.nodes if node.pid in server.pids()), {})
 
 
 def counts(found: Snapshot) -> dict[Cause, int]:
@@ -146,7 +146,7 @@ async def test_a_revoked_stream_ends_in_another_process_within_half_a_second(
     assert "event: revoked\n" in said
     assert "retry:" not in said
     problem = json.loads(said.partition("event: revoked\ndata: ")[2])
-    assert (problem["reason"], problem["status"], problem["detail"]) == ("revoked", 403, note)
+    assert (problem["reason"], problem["status"], problem["detail"]) == ("revoked", 401, note)
     await asyncio.wait_for(websocket.wait_closed(), 2)
     assert (websocket.close_code, websocket.close_reason) == (4504, "revoked")
     assert (await clients.get(pair[1], "/raw/", token())).status == 200, "the client may come back at once"
