@@ -86,6 +86,8 @@ def memory_board() -> MemoryBoard:
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting == SETTING:
+        if get_board.cache_info().currsize:
+            get_board().close()
         get_board.cache_clear()
         memory_board.cache_clear()
 

@@ -93,3 +93,6 @@ class Board(Protocol):
 
     def revoke(self, streams: Sequence[str], reason: str, note: str = "") -> int:
         """Order the nodes to end streams; returns how many orders were sent. `note` is shown to the client."""
+
+    def close(self) -> None:
+        """Close the connections; the next question opens new ones."""

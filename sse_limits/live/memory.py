@@ -154,6 +154,9 @@ class MemoryBoard:
 
     # -- writing, on the event loop of a node ---------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Nothing to close."""
+
     def take(self, report: Report, sink: MemorySink) -> int:
         """Take a node's report."""
         with self._lock:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from project.demo_policy import POLICY
 from project.settings import *  # noqa: F403 - settings are made to be taken over whole
-from project.settings import SSE_LIMITS
+from project.settings import SSE_LIMITS as DEMO
 
-POLICY = SSE_LIMITS["POLICY"]
 ANONYMOUS = {**POLICY["tiers"]["anonymous"], "address_limit": 500}
-SSE_LIMITS = {**SSE_LIMITS, "POLICY": {**POLICY, "tiers": {**POLICY["tiers"], "anonymous": ANONYMOUS}}}
+SSE_LIMITS = {**DEMO, "POLICY": {**POLICY, "tiers": {**POLICY["tiers"], "anonymous": ANONYMOUS}}}

@@ -94,8 +94,8 @@ def _stock_hypercorn(app: str, bind: str) -> list[str]:
 
 # The servers' own commands, where `KINDS` has ours; how they stop is all that differs.
 STOCK = {
-    "stock granian": Kind(_stock_granian),
-    "stock hypercorn": Kind(_stock_hypercorn, noise=KINDS["hypercorn"].noise),
+    "stock granian": Kind(_stock_granian, noise=r"sse_limits\.W005"),  # what their own commands lack, they are told
+    "stock hypercorn": Kind(_stock_hypercorn, noise=rf"{KINDS['hypercorn'].noise}|sse_limits\.W007"),
 }
 
 
