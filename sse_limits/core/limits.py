@@ -165,7 +165,8 @@ class Policy:
         """The limit of who holds something, as in slot keys, and where it comes from; a suspended one has it too."""
         match scope:
             case Scope.USER:
-                slug, _, name = subject.partition("/")
+                slug, slash, name = subject.partition("/")
+                slug, name = (slug, name) if slash else ("", slug)
                 tenant = self.tenants.get(slug)
                 tier = tenant.tier if tenant is not None else self.default_tier
                 limits = self._effective(tier, tenant, self.users.get((slug or None, name)))

@@ -119,18 +119,7 @@ class Look:
 
     def limit(self, scope: Scope, subject: str) -> int | None:
         """The limit of a holder; None: it has none, or nobody knows it any more."""
-        match scope:
-            case Scope.TENANT:
-                limits = self.tenant_limits(subject)
-                return limits.tenant_total if limits is not None else None
-            case Scope.USER:
-                limits = self.user_limits(subject)
-                return limits.user if limits is not None else None
-            case Scope.ADDRESS:
-                return self.anonymous_limits.address if self.anonymous_limits is not None else None
-            case Scope.FLEET:
-                return self.capacity
-        return None
+        return self.capacity if scope is Scope.FLEET else self.policy.of_holder(scope, subject)[0]
 
     @cached_property
     def capacity(self) -> int | None:

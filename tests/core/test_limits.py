@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sse_limits.core.address_rules import AddressAction, AddressRule, AddressRules
 from sse_limits.core.identity import Identity
 from sse_limits.core.limits import (
     FIELDS,
@@ -301,6 +303,43 @@ class TestAnonymous:
 
     def test_an_empty_name_is_nobody_so_it_cannot_become_one_shared_user(self) -> None:
         assert found(policy(), Identity(user="", tenant="acme")).tier == "anonymous"
+
+
+class TestHolders:
+    """What the display says of who holds something is what decisions use, and a suspended one still has a limit."""
+
+    @given(overrides, overrides, overrides)
+    def test_users_and_tenants_have_the_limits_of_their_streams(
+        self, tier: Overrides, tenant: Overrides, user: Overrides
+    ) -> None:
+        rules = policy(tier=tier, tenant=tenant, user=user)
+        limits = found(rules, Identity(user="u1", tenant="acme"))
+        assert rules.of_holder(Scope.USER, "acme/u1") == (limits.user, limits.provenance["user_limit"])
+        other = found(rules, Identity(user="u2", tenant="acme"))
+        expected = (other.tenant_total, other.provenance["tenant_limit"])
+        assert rules.of_holder(Scope.TENANT, "acme") == expected
+
+    def test_suspended_ones_too(self) -> None:
+        rules = policy(tier=Overrides(user_limit=4), suspended_tenant=True, suspended_user=True)
+        assert rules.of_holder(Scope.USER, "acme/u1") == (4, Source("tier", "free"))
+
+    @pytest.mark.parametrize("subject", ["/u9", "u9"])
+    def test_a_user_without_a_tenant_is_of_the_default_tier(self, subject: str) -> None:
+        rules = policy(tier=Overrides(user_limit=4))
+        assert rules.of_holder(Scope.USER, subject) == (4, Source("tier", "free"))
+
+    def test_an_address_has_its_rule_s_limit_else_the_anonymous_tier_s(self) -> None:
+        office = AddressRule(ip_network("203.0.113.0/24"), AddressAction.LIMIT, 500)
+        rules = replace(policy(), address_rules=AddressRules([office]), fleet_limit=7)
+        assert rules.of_holder(Scope.ADDRESS, "203.0.113.7") == (500, Source("rule", "203.0.113.0/24"))
+        assert rules.of_holder(Scope.ADDRESS, "198.51.100.1") == (20, Source("tier", "anonymous"))
+        assert rules.of_holder(Scope.FLEET, "") == (7, Source("settings", ""))
+
+    @pytest.mark.parametrize(
+        ("scope", "subject"), [(Scope.TENANT, "gone"), (Scope.NODE, "n1"), (Scope.CLASS, "acme/c")]
+    )
+    def test_what_the_policy_does_not_know_has_no_limit(self, scope: Scope, subject: str) -> None:
+        assert policy().of_holder(scope, subject) == (None, DEFAULT)
 
 
 class TestStreamClass:
