@@ -53,12 +53,13 @@ class Journal:
     def reject(self, reason: Reason, tenant: str | None) -> bool:
         """Count a rejection; the result says whether its details are wanted too."""
         self._rejections[reason, tenant] += 1
-        return self._takes_details(CAUSES[reason].layer)
+        # Whoever floods us with bad tokens leaves half of the bucket to the decisions that people ask about.
+        return self._takes_details(DETAILS_BURST // 2 if CAUSES[reason].layer is Layer.IDENTITY else 0)
 
     def end(self, reason: Reason, tenant: str | None) -> bool:
         """Count a stream that was ended by us; the result says whether its details are wanted too."""
         self._ends[reason, tenant] += 1
-        return self._takes_details(CAUSES[reason].layer)
+        return self._takes_details(0)
 
     def detail(self, row: DecisionRow) -> None:
         """Keep the details of a decision until they are written; the oldest give way."""
@@ -68,12 +69,11 @@ class Journal:
         """Observe how long the oldest event of a write had been on its way."""
         self.publish_to_write.observe(max(0, self.now_ms() - published_ms) / 1000)
 
-    def _takes_details(self, layer: Layer) -> bool:
+    def _takes_details(self, left_over: int) -> bool:
         now = time.monotonic()
         self._tokens = min(DETAILS_BURST, self._tokens + (now - self._refilled_at) * DETAILS_PER_SECOND)
         self._refilled_at = now
-        # Whoever floods us with bad tokens leaves half of the bucket to the decisions that people ask about.
-        if self._tokens < 1 + (DETAILS_BURST // 2 if layer is Layer.IDENTITY else 0):
+        if self._tokens < 1 + left_over:
             return False
         self._tokens -= 1
         return True

@@ -108,3 +108,11 @@ def test_an_event_of_the_future_was_not_on_its_way(journal: Journal) -> None:
     counters = dict(journal.counters())
     assert counters["sse_publish_to_write_seconds_sum"] == 0
     assert counters["sse_publish_to_write_seconds_count"] == 1
+
+
+def test_a_flood_of_bad_tokens_leaves_details_for_what_an_operator_ends() -> None:
+    journal = Journal()
+    while journal.reject(Reason.BAD_TOKEN, None):
+        pass
+    assert journal.end(Reason.REVOKED, "t1")
+    assert journal.reject(Reason.USER_LIMIT, "t1")
