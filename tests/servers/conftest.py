@@ -74,6 +74,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def running(kind: str, valkey: Store, people: People) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    with two_nodes(kind, valkey, people) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def two_nodes(kind: str, valkey: Store, people: People) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """Two processes of one server, ready."""
     env = {
         "SSE_LIMITS_REDIS_URL": valkey.url,
         "SSE_LIMITS_CORS_ORIGINS": CORS_ORIGIN,

@@ -19,7 +19,7 @@ from sse_limits.live.rows import Cause, Holder, NodeRow, StreamRow
 from sse_limits.slots import keys
 
 from .client import Clients, until
-from .conftest import Start
+from .conftest import People, Start, two_nodes
 from .harness import ServerProcess
 from .slots import Store, token
 
@@ -35,6 +35,13 @@ def board(slots: Store) -> Iterator[RedisBoard]:
     found = RedisBoard(slots.url, lease_seconds=LEASE, timeout_seconds=5, snapshot_seconds=0)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def running(kind: str, valkey: Store, people: People) -> Iterator[Pair]:
+    """Servers of this module's own: others may have spent the details that a node keeps of its decisions."""
+    with two_nodes(kind, valkey, people) as pair:
+        yield pair
 
 
 async def shown(board: RedisBoard, condition: Callable[[Snapshot], Any], seconds: float = SHOWN) -> Snapshot:
@@ -96,16 +103,13 @@ async def test_what_is_open_is_shown_with_who_holds_it_and_gone_when_it_closes(
     await shown(board, lambda found: sum(node.open for node in found.nodes) == 1)
 
 
-async def test_a_refusal_is_counted_and_explained_by_its_id(
-    start: Start, kind: str, board: RedisBoard, clients: Clients
-) -> None:
-    server = start(kind)  # of its own: others may have spent the details that a node keeps of what it refuses
+async def test_a_refusal_is_counted_and_explained_by_its_id(pair: Pair, board: RedisBoard, clients: Clients) -> None:
     before = counts(await asyncio.to_thread(board.snapshot))
-    for _ in range(5):
-        await clients.get(server, "/raw/", token())
-    refused = [await clients.get(server, "/raw/", token()) for _ in range(4)]
-    assert await clients.status(server, "/raw/", "sl1.not.a.token") == 401
-    assert await clients.websocket_status(server, "/ws/", token()) == 429
+    for number in range(5):
+        await clients.get(pair[number % 2], "/raw/", token())
+    refused = [await clients.get(pair[number % 2], "/raw/", token()) for number in range(4)]
+    assert await clients.status(pair[0], "/raw/", "sl1.not.a.token") == 401
+    assert await clients.websocket_status(pair[1], "/ws/", token()) == 429
     told = json.loads(await refused[0].rest())
     found = await shown(board, lambda found: counts(found).get(USER_LIMIT, 0) - before.get(USER_LIMIT, 0) == 5)
     assert counts(found)[Cause(Layer.IDENTITY, Reason.BAD_TOKEN, ENFORCE)] == 1
