@@ -6,12 +6,11 @@ the project gives its API. While the store is away the answer is 503.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from rest_framework import exceptions, serializers, status
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import BasePermission
@@ -19,14 +18,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from sse_limits.core.limits import Policy
 from sse_limits.core.rejections import Reason
 from sse_limits.core.slots import Scope
 from sse_limits.limiter import explain_decision, get_board
 from sse_limits.live.board import Board
-from sse_limits.live.rows import Bucket, Cause, Holder
+from sse_limits.live.rows import Bucket, Cause
 from sse_limits.models import LiveRoom
 from sse_limits.policy import get_policy
+from sse_limits.policy.holders import with_limit
 from sse_limits.slots.base import StoreUnavailable
 
 from . import serializers as shapes
@@ -127,8 +126,8 @@ class HoldersView(LiveView):
 
     def get(self, request: Request) -> Response:
         """The top holders of one kind."""
-        found = self.board.snapshot().top(self.scope(HOLDER_SCOPES, Scope.USER))
-        return Response({"holders": [held(holder, get_policy()) for holder in found]})
+        found, policy = self.board.snapshot().top(self.scope(HOLDER_SCOPES, Scope.USER)), get_policy()
+        return Response({"holders": [with_limit(holder, policy) for holder in found]})
 
 
 class TenantsView(LiveView):
@@ -248,27 +247,14 @@ class RevokeView(LiveView):
         asked.is_valid(raise_exception=True)
         streams, note = asked.validated_data["streams"], asked.validated_data["note"]
         ordered = self.board.revoke(streams, Reason.REVOKED, note)
-        LogEntry.objects.create(
-            user_id=request.user.pk or 0,
-            content_type=ContentType.objects.get_for_model(LiveRoom),
-            object_repr=f"{len(streams)} streams: {', '.join(streams)}"[:200],
-            action_flag=CHANGE,
-            change_message=note,
-        )
+        LiveRoom.log(request.user.pk, f"{len(streams)} streams: {', '.join(streams)}", note)
         return Response({"ordered": ordered}, status=status.HTTP_202_ACCEPTED)
 
 
-def held(holder: Holder, policy: Policy) -> dict[str, Any]:
-    """A holder with its limit."""
-    limit, source = policy.of_holder(holder.scope, holder.subject)
-    return {**holder._asdict(), "limit": limit, "limit_source": str(source)}
-
-
 def _sums(spans: Iterable[Bucket]) -> Mapping[Cause, int]:
-    sums: dict[Cause, int] = {}
+    sums: Counter[Cause] = Counter()
     for span in spans:
-        for cause, count in span.counts.items():
-            sums[cause] = sums.get(cause, 0) + count
+        sums.update(span.counts)
     return sums
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
 from django.template.response import TemplateResponse
@@ -179,19 +177,11 @@ class Actions:
         count = len(target.streams)
         said = ngettext("Disconnected %(count)d stream", "Disconnected %(count)d streams", count) % {"count": count}
         ids = ", ".join(stream.id for stream in target.streams[:20])
-        log(request, target.name or ids, f"{said}: {note or _('no reason given')} ({ids}{', …' if count > 20 else ''})")
-
-
-def log(request: HttpRequest, who: str, message: str) -> None:
-    """Keep an action in the admin's history."""
-    LogEntry.objects.create(
-        user_id=str(request.user.pk),
-        content_type_id=ContentType.objects.get_for_model(LiveRoom).pk,
-        object_id=who[:200],
-        object_repr=who[:200],
-        action_flag=CHANGE,
-        change_message=message,
-    )
+        LiveRoom.log(
+            request.user.pk,
+            target.name or ids,
+            f"{said}: {note or _('no reason given')} ({ids}{', …' if count > 20 else ''})",
+        )
 
 
 def find(look: Look, query: QueryDict) -> Target:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,26 @@ class TestRevoking:
     def test_nothing_is_a_mistake(self, scene: Scene) -> None:
         answer = user("revoke_stream").post("/api/streams/revoke/", {"streams": []}, "application/json")
         assert answer.status_code == 400
+
+
+WITHOUT_ADMIN = """
+import django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", "sse_limits"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    SECRET_KEY="x" * 50,
+)
+django.setup()
+import sse_limits.api.urls
+from sse_limits.models import LiveRoom
+LiveRoom.log(1, "somebody", "kept nowhere")
+"""
+
+
+def test_a_project_without_the_admin_has_the_api_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ADMIN], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 class TestMetrics:
