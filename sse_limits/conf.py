@@ -83,6 +83,11 @@ class Conf:
     policy: Mapping[str, Any] | None = None
     """Tiers, tenants, memberships and users as part of the settings; None: those that are edited in the admin."""
 
+    @property
+    def ends_within_seconds(self) -> float:
+        """How long after a suspension or a revocation the last stream that it concerns ends."""
+        return self.recheck_seconds + 1
+
 
 FIELDS = {item.name.upper(): item for item in fields(Conf)}
 POSITIVE = (

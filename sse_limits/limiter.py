@@ -104,13 +104,8 @@ class Limiter:
         """Why an open stream of this identity must end; None while it may go on. Without I/O."""
         if identity.expires_at is not None and identity.expires_at <= epoch_ms():
             return Reason.EXPIRED_TOKEN
-        if self.revocations.covers(identity):
-            return Reason.REVOKED
-        if self._address_action(identity) is AddressAction.BLOCK:
-            return Reason.BLOCKED
-        limits = self._resolve(identity.user, identity.tenant, identity.tier)
-        refused = limits.reason if isinstance(limits, Reject) else None
-        return None if refused is Reason.STORE else refused
+        refused = self._barred(identity) or self._resolve(identity.user, identity.tenant, identity.tier)
+        return refused.reason if isinstance(refused, Reject) and refused.reason is not Reason.STORE else None
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
@@ -235,10 +230,9 @@ class Limiter:
         limits = self._resolve(identity.user, identity.tenant, identity.tier)
         if isinstance(limits, Reject):
             return limits
-        if self.revocations.covers(identity):
-            return Reject(Reason.REVOKED)
-        if self._address_action(identity) is AddressAction.BLOCK:
-            return Reject(Reason.BLOCKED, Scope.ADDRESS)
+        barred = self._barred(identity)
+        if barred is not None:
+            return barred
         demands = tuple(self._demands(identity, limits, stream_class))
         age = keys.age(limits.tenant, identity.user) if identity.user is not None else None
         return Claim(f"{self.node}-{next(self._numbers)}", self.node, demands, age, limits.evicts and age is not None)
@@ -255,9 +249,14 @@ class Limiter:
             yield self._demand(Scope.ADDRESS, keys.address(identity.address), address_limit)
         yield self._demand(Scope.FLEET, keys.fleet(), self.policy.fleet_limit)
 
-    def _address_action(self, identity: Identity) -> AddressAction | None:
+    def _barred(self, identity: Identity) -> Reject | None:
+        """Whether an identity may hold nothing at all, whatever its limits."""
+        if self.revocations.covers(identity):
+            return Reject(Reason.REVOKED)
         rule = self.policy.address_rules.find(identity.address)
-        return rule.action if rule is not None else None
+        if rule is not None and rule.action is AddressAction.BLOCK:
+            return Reject(Reason.BLOCKED, Scope.ADDRESS)
+        return None
 
     def _address_limit(self, identity: Identity, limits: Limits) -> int | None:
         rule = self.policy.address_rules.find(identity.address)

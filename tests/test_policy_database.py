@@ -21,6 +21,7 @@ from sse_limits.policy import PolicyUnavailable, get_policy, watch
 from sse_limits.policy.current import Facts, Watch
 from sse_limits.policy.from_database import Reader
 from sse_limits.slots.memory import MemoryStore
+from tests.core.test_limits import EFFECTIVE
 
 ALICE = Identity(user="alice", tenant="acme", address="203.0.113.7")
 OVERRIDES: dict[str, Any] = {
@@ -30,14 +31,6 @@ OVERRIDES: dict[str, Any] = {
     "at_user_limit": "evict",
     "lane_events": 4,
     "max_message_bytes": 5,
-}
-EFFECTIVE = {
-    "user_limit": "user",
-    "tenant_limit": "tenant_total",
-    "address_limit": "address",
-    "at_user_limit": "evicts",
-    "lane_events": "lane_events",
-    "max_message_bytes": "max_message_bytes",
 }
 
 

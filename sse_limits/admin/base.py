@@ -31,7 +31,7 @@ def is_fixed() -> bool:
 
 def end_seconds() -> float:
     """How long after a change the last stream that it concerns ends."""
-    return get_conf().recheck_seconds + 1
+    return get_conf().ends_within_seconds
 
 
 class EditableUnlessFixed(Mixin):

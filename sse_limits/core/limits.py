@@ -161,6 +161,11 @@ class Policy:
             return Reject(Reason.SUSPENDED, Scope.USER)
         return self._effective(self._tier_of(identity, tenant), tenant, user)
 
+    def of_tenant(self, slug: str) -> Limits | None:
+        """What a tenant's users get who have no row of their own, also while it is suspended; None: no such tenant."""
+        tenant = self.tenants.get(slug)
+        return self._effective(tenant.tier, tenant, None) if tenant is not None else None
+
     def of_holder(self, scope: Scope, subject: str) -> tuple[int | None, Source]:
         """The limit of who holds something, as in slot keys, and where it comes from; a suspended one has it too."""
         match scope:
@@ -171,10 +176,8 @@ class Policy:
                 tier = tenant.tier if tenant is not None else self.default_tier
                 limits = self._effective(tier, tenant, self.users.get((slug or None, name)))
                 return limits.user, limits.provenance["user_limit"]
-            case Scope.TENANT if subject in self.tenants:
-                tenant = self.tenants[subject]
-                limits = self._effective(tenant.tier, tenant, None)
-                return limits.tenant_total, limits.provenance["tenant_limit"]
+            case Scope.TENANT if (of_all := self.of_tenant(subject)) is not None:
+                return of_all.tenant_total, of_all.provenance["tenant_limit"]
             case Scope.ADDRESS:
                 rule = self.address_rules.find(subject)
                 if rule is not None:

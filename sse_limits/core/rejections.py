@@ -142,6 +142,18 @@ CAUSES: dict[Reason, Cause] = {
     ),
 }  # fmt: skip
 
+# What ends streams that are open: counted beside the rejections, and no part of their rate.
+ENDS = frozenset(
+    (
+        Reason.EVICTED,
+        Reason.LEASE_LOST,
+        Reason.WRITE_DEADLINE,
+        Reason.SLOW_CONSUMER,
+        Reason.SHUTDOWN,
+        Reason.REVOKED,
+    )
+)
+
 LIMIT_REASONS = {
     Scope.USER: Reason.USER_LIMIT,
     Scope.CLASS: Reason.CLASS_LIMIT,

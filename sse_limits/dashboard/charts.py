@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from sse_limits.core.rejections import Reason
+from sse_limits.core.rejections import ENDS, Reason
 from sse_limits.live.board import Point
 from sse_limits.live.rows import Bucket
 
@@ -20,8 +20,6 @@ from . import formats
 
 # In the order in which a stream is checked; `other` are reasons without a colour of their own.
 GATE_ORDER = ("identity", "user_limit", "tenant_limit", "address_limit", "other", "store")
-# Streams that were ended by us: counted beside the rejections, and no part of their rate.
-ENDS = frozenset({"evicted", "lease_lost", "write_deadline", "slow_consumer", "shutdown", "max_age", "revoked"})
 FACT_ROWS = 15
 POINT_SECONDS = 10
 

@@ -6,8 +6,8 @@ While the store is away the last snapshot of this process is shown, and its age 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -21,7 +21,6 @@ from sse_limits.core.identity import Identity
 from sse_limits.core.limits import Limits, Policy
 from sse_limits.core.slots import Scope
 from sse_limits.live.board import Board, Snapshot
-from sse_limits.live.rows import Bucket, Holder
 from sse_limits.policy import get_policy
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
@@ -96,15 +95,6 @@ class Look:
 
     # -- what holds ----------------------------------------------------------------------------------------------
 
-    def tenant_limits(self, slug: str) -> Limits | None:
-        """What a tenant's users get, also while it is suspended."""
-        tenant = self.policy.tenants.get(slug)
-        if tenant is None:
-            return None
-        shown = replace(self.policy, tenants={slug: replace(tenant, suspended=False)}, users={})
-        found = shown.resolve(Identity(user="-", tenant=slug))
-        return found if isinstance(found, Limits) else None
-
     def user_limits(self, subject: str) -> Limits | None:
         """What holds for a user; None when they may not stream."""
         tenant, user = split_user(subject)
@@ -129,15 +119,6 @@ class Look:
         budgets = [node.budget for node in self.snapshot.nodes if node.budget is not None]
         return sum(budgets) if budgets and len(budgets) == len(self.snapshot.nodes) else None
 
-    # -- who holds -----------------------------------------------------------------------------------------------
-
-    def top(self, scope: Scope) -> Sequence[Holder]:
-        """Who holds most of a kind; nodes are counted from their own rows."""
-        if scope is Scope.NODE:
-            rows = sorted(self.snapshot.nodes, key=lambda node: -node.open)
-            return [Holder(Scope.NODE, node.id, node.open) for node in rows]
-        return self.snapshot.tops.get(scope, ())
-
 
 def take_look(asked: Asked) -> Look:
     """Look at the board; blocks, with a deadline. Never raises because the store is away."""
@@ -150,15 +131,14 @@ def split_user(subject: str) -> tuple[str, str]:
     return (tenant, name) if slash else (NO_TENANT, subject)
 
 
-def total(buckets: Sequence[Bucket]) -> int:
-    """How many rejections and ends some spans hold."""
-    return sum(sum(bucket.counts.values()) for bucket in buckets)
-
-
 class _Memory:
     """The last snapshot that this process has read."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as after a change of the settings."""
         self.last: Snapshot | None = None
         self._failing_since: float | None = None
         self._failed_at = 0.0
@@ -187,7 +167,7 @@ _memory = _Memory()
 
 def _forget(*, setting: str, **_: object) -> None:
     if setting == SETTING:
-        _memory.__init__()  # type: ignore[misc]
+        _memory.forget()
 
 
 setting_changed.connect(_forget, dispatch_uid="sse_limits.dashboard.look")

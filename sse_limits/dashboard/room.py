@@ -5,7 +5,9 @@ A page is read-only and works from any process, also one under WSGI that holds n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -23,7 +25,7 @@ from .look import Asked, Look, take_look
 from .pages import PAGES
 from .stream import LiveStream
 from .suspension import Suspension
-from .table import FILTERS_FORM
+from .table import FILTERS_FORM, Description
 from .view import View
 
 VIEW_LIVE = "sse_limits.view_live"
@@ -114,7 +116,7 @@ class LiveRoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in th
         page = PAGES[slug]
         wanted = asked.query.get("format", "")
         if page.records is not None and wanted in ("csv", "json"):
-            return self._download(look, slug, wanted)
+            return self._download(slug, wanted, *page.records(look))
         view = page.build(look)
         return TemplateResponse(request, f"sse_limits/live/{page.template}.html", self._context(request, look, view))
 
@@ -147,10 +149,7 @@ class LiveRoomAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in th
             "carried": _carried(asked.query, view),
         }
 
-    def _download(self, look: Look, slug: str, wanted: str) -> HttpResponse:
-        records = PAGES[slug].records
-        assert records is not None  # noqa: S101 - asked by the caller
-        description, rows = records(look)
+    def _download(self, slug: str, wanted: str, description: Description[Any], rows: Sequence[Any]) -> HttpResponse:
         response: HttpResponse
         if wanted == "json":
             response = JsonResponse(description.as_records(rows), safe=False, json_dumps_params={"indent": 1})

@@ -104,12 +104,11 @@ class Suspension:
 
     def _ask(self, request: HttpRequest, whom: Whom, *, is_suspended: bool) -> HttpResponse:
         question = _("Lift the suspension of %(name)s?") if is_suspended else _("Suspend %(name)s?")
-        conf = get_conf()
         subject = f"{whom.tenant.slug if whom.tenant is not None else ''}/{whom.user}" if whom.user else whom.name
         context = {
             "question": question % {"name": whom.name},
             "is_suspended": is_suspended,
-            "seconds": conf.recheck_seconds + 1,
+            "seconds": get_conf().ends_within_seconds,
             "fields": [("user" if whom.user else "tenant", subject), ("suspended", "" if is_suspended else "1")],
             "action": reverse(f"{self._room.admin_site.name}:sse_limits_live_suspend"),
             "back": way_back(self._room, request, request.META.get("HTTP_REFERER", "")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
@@ -17,11 +17,13 @@ from django.utils.translation import gettext as _
 
 from . import formats
 from .charts import Chart
-from .look import Look
-from .table import Description, Table
+from .look import Asked, Look
+from .table import PAGE_ROWS, Description, Table, foot
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
+
+T = TypeVar("T")
 
 Records = tuple[Description[Any], Sequence[Any]]
 
@@ -154,3 +156,23 @@ def place(first: int, shown: int, total: int) -> str:
         "last": formats.number(first + shown),
         "total": formats.number(total),
     }
+
+
+def paged(look: Look, found: Sequence[T]) -> tuple[Sequence[T], SafeString]:
+    """The rows of the page that is asked for, and what stands below them."""
+    asked = look.asked
+    offset = whole(asked.query.get("offset"))
+    shown = found[offset : offset + PAGE_ROWS]
+    before = asked.here(offset=max(0, offset - PAGE_ROWS) or None) if offset else None
+    after = asked.here(offset=offset + PAGE_ROWS) if len(found) > offset + PAGE_ROWS else None
+    return shown, foot(place(offset, len(shown), len(found)), downloads(asked), before, after)
+
+
+def downloads(asked: Asked) -> list[tuple[str, str]]:
+    """The whole of a page's table as files."""
+    return [(asked.here(format=kind, offset=None), kind.upper()) for kind in ("csv", "json")]
+
+
+def whole(text: str | None) -> int:
+    """A number from the query; what isn't one is 0."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 9 else 0

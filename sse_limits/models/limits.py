@@ -14,7 +14,6 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from sse_limits.conf import get_conf
 from sse_limits.core.limits import FIELDS
 
 from .versioned import PolicyModel
@@ -82,11 +81,6 @@ class Tier(Overridable):
 
     def __str__(self) -> str:
         return self.slug
-
-    @property
-    def is_named_by_settings(self) -> bool:
-        """Whether users without a tenant, or anonymous streams, are of this tier."""
-        return self.slug in (get_conf().default_tier, get_conf().anonymous_tier)
 
 
 class Tenant(Overridable):

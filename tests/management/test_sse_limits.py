@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from io import StringIO
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from sse_limits.core.rejections import Reason
 from tests.api.conftest import Scene, scene
 
 __all__ = ["scene"]
@@ -66,6 +68,12 @@ def test_top_shows_the_fleet_and_ends_when_asked(scene: Scene) -> None:
     assert "globex/gina" in text
     assert "user_limit" in text
     assert json.loads(run("top", "--seconds", "0", "--json"))["in_use"] == 4
+
+
+async def test_a_stream_that_was_ended_is_no_rejection(scene: Scene) -> None:
+    scene.stations[0].end(Reason.EVICTED)
+    await scene.stations[0].write()
+    assert "1 rejected in a minute" in await asyncio.to_thread(run, "top", "--seconds", "0")
 
 
 def test_without_the_store_it_says_so(settings: Any) -> None:

@@ -16,10 +16,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from sse_limits.core.limits import Limits
-from sse_limits.core.rejections import CAUSES, Reason, Reject, body_of
+from sse_limits.core.rejections import CAUSES, ENDS, Reason, Reject, body_of
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
-from sse_limits.dashboard.charts import ENDS
 from sse_limits.dashboard.look import Look, split_user
 from sse_limits.dashboard.table import Column, Description, Table
 from sse_limits.dashboard.view import Search, View, banner

@@ -10,10 +10,9 @@ from django.utils.translation import gettext as _
 
 from sse_limits.core.decisions import Decision
 from sse_limits.core.limits import Limits
-from sse_limits.core.rejections import CAUSES, LIMIT_REASONS, Layer, Reason
+from sse_limits.core.rejections import CAUSES, ENDS, LIMIT_REASONS, Layer, Reason
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
-from sse_limits.dashboard.charts import ENDS
 from sse_limits.dashboard.look import Look
 from sse_limits.dashboard.table import Column, Description, Table
 from sse_limits.live.rows import DecisionRow

@@ -6,9 +6,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from sse_limits.core.rejections import CAUSES, Layer
+from sse_limits.core.rejections import CAUSES, ENDS, Layer
 from sse_limits.dashboard import formats
-from sse_limits.dashboard.charts import ENDS
 from sse_limits.dashboard.look import Look
 from sse_limits.dashboard.table import Column, Description
 from sse_limits.live.rows import DecisionRow

@@ -11,12 +11,10 @@ from django.utils.translation import gettext as _
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
 from sse_limits.dashboard.look import NO_TENANT, Look, split_user
-from sse_limits.dashboard.table import PAGE_ROWS, Column, Description, foot
-from sse_limits.dashboard.view import Choice, Records, Search, View, banner, nothing_matches, place
+from sse_limits.dashboard.table import Column, Description
+from sse_limits.dashboard.view import Choice, Records, Search, View, banner, nothing_matches, paged
 from sse_limits.live.board import TOP_ROWS
 from sse_limits.live.rows import Holder
-
-from .tenants import whole
 
 BY = {"user": Scope.USER, "tenant": Scope.TENANT, "address": Scope.ADDRESS, "node": Scope.NODE}
 
@@ -108,12 +106,8 @@ def build(look: Look) -> View:
     table = HolderTable(look)
     description = table.description()
     found = description.sorted(_matching(look, table), query)
-    offset = whole(query.get("offset"))
-    shown = found[offset : offset + PAGE_ROWS]
-    before = look.asked.here(offset=max(0, offset - PAGE_ROWS) or None) if offset else None
-    after = look.asked.here(offset=offset + PAGE_ROWS) if len(found) > offset + PAGE_ROWS else None
-    links = [(look.asked.here(format=kind, offset=None), kind.upper()) for kind in ("csv", "json")]
-    parts = {"foot": foot(place(offset, len(shown), len(found)), links, before, after)}
+    shown, below = paged(look, found)
+    parts = {"foot": below}
     if not shown:
         parts["empty"] = _empty(look, table)
     return View(
@@ -132,7 +126,7 @@ def records(look: Look) -> Records:
 
 def _matching(look: Look, table: HolderTable) -> list[Holder]:
     needle, tenant = look.asked.query.get("q", "").casefold(), look.asked.query.get("tenant", "")
-    rows = [row for row in look.top(table.scope) if needle in table.name(row).casefold()]
+    rows = [row for row in look.snapshot.top(table.scope) if needle in table.name(row).casefold()]
     if table.scope is Scope.USER and tenant:
         rows = [row for row in rows if split_user(row.subject)[0] == tenant]
     return rows
@@ -152,7 +146,7 @@ def _filters(look: Look, table: HolderTable) -> Sequence[Search | Choice]:
 
 
 def _count(look: Look, table: HolderTable) -> SafeString:
-    known = look.top(table.scope)
+    known = look.snapshot.top(table.scope)
     held = formats.number(sum(row.in_use for row in known))
     words = {"count": formats.number(len(known)), "held": held, "kind": table.label.lower()}
     if len(known) >= TOP_ROWS:

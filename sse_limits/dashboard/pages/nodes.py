@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 from sse_limits.dashboard import formats
 from sse_limits.dashboard.look import Look
 from sse_limits.dashboard.table import Column, Description, foot
-from sse_limits.dashboard.view import Records, View, banner
+from sse_limits.dashboard.view import Records, View, banner, downloads
 from sse_limits.live.rows import NodeRow
 
 
@@ -136,9 +136,8 @@ def build(look: Look) -> View:
     """The page."""
     nodes = look.snapshot.nodes
     table = NodeTable(look).description()
-    links = [(look.asked.here(format=kind), kind.upper()) for kind in ("csv", "json")]
     rows = table.sorted(nodes, look.asked.query)
-    parts = {"foot": foot(_draining(nodes), links, None, None)}
+    parts = {"foot": foot(_draining(nodes), downloads(look.asked), None, None)}
     if not nodes:
         parts["empty"] = SafeString(_("No node has reported yet. A node reports with its first request."))
     return View(

@@ -7,6 +7,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from sse_limits.core.rejections import ENDS
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import charts, formats
 from sse_limits.dashboard.look import Look
@@ -57,7 +58,7 @@ def charts_have_something(look: Look) -> bool:
 
 
 def _latest(look: Look) -> list[DecisionRow]:
-    return [row for row in look.snapshot.latest if row.reason not in charts.ENDS][:ROWS]
+    return [row for row in look.snapshot.latest if row.reason not in ENDS][:ROWS]
 
 
 def _all_tenants(look: Look, count: int) -> SafeString:
@@ -101,8 +102,10 @@ def _rates(look: Look) -> list[Figure]:
 
 def _at_limit(look: Look, tenants: list[TenantRow]) -> Figure:
     full = sum(row.is_at_limit for row in tenants)
-    users = sum(_is_full(look, Scope.USER, holder.subject, holder.in_use) for holder in look.top(Scope.USER))
-    addresses = sum(_is_full(look, Scope.ADDRESS, holder.subject, holder.in_use) for holder in look.top(Scope.ADDRESS))
+    users = sum(_is_full(look, Scope.USER, holder.subject, holder.in_use) for holder in look.snapshot.top(Scope.USER))
+    addresses = sum(
+        _is_full(look, Scope.ADDRESS, holder.subject, holder.in_use) for holder in look.snapshot.top(Scope.ADDRESS)
+    )
     note = _("%(users)s, %(addresses)s") % {
         "users": ngettext("%(count)d user", "%(count)d users", users) % {"count": users},
         "addresses": ngettext("%(count)d address", "%(count)d addresses", addresses) % {"count": addresses},

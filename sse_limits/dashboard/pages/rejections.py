@@ -12,11 +12,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sse_limits.core.rejections import CAUSES, Layer, Reason
+from sse_limits.core.rejections import CAUSES, ENDS, Layer, Reason
 from sse_limits.dashboard import charts, formats
 from sse_limits.dashboard.look import NO_TENANT, Look
 from sse_limits.dashboard.table import Column, Description, foot
-from sse_limits.dashboard.view import Choice, Records, Search, View, banner, nothing_matches
+from sse_limits.dashboard.view import Choice, Records, Search, View, banner, downloads, nothing_matches
 from sse_limits.live.rows import Bucket, DecisionRow, TenantCauses
 
 from .decisions_table import DecisionTable
@@ -28,7 +28,7 @@ TENANT_ROWS = 10
 SEARCHED = 500
 # In the order in which a stream is checked; what is not here follows by name.
 CHECKED = (
-    *(reason for reason, cause in CAUSES.items() if cause.layer is Layer.IDENTITY and reason not in charts.ENDS),
+    *(reason for reason, cause in CAUSES.items() if cause.layer is Layer.IDENTITY and reason not in ENDS),
     Reason.DRAINING,
     Reason.USER_LIMIT,
     Reason.CLASS_LIMIT,
@@ -102,8 +102,8 @@ class RejectionPage:
     def reason_rows(self) -> list[ReasonRow]:
         """Every reason that came, and those that people look for."""
         most = self._most_from()
-        refused = sum(count for reason, count in self.counts.items() if reason not in charts.ENDS)
-        ended = sorted(reason for reason in self.counts if reason in charts.ENDS)
+        refused = sum(count for reason, count in self.counts.items() if reason not in ENDS)
+        ended = sorted(reason for reason in self.counts if reason in ENDS)
         shown = [reason for reason in CHECKED if self.counts[reason] or reason in ALWAYS_SHOWN]
         rows = [ReasonRow(reason, self.counts[reason], refused, most.get(reason)) for reason in shown]
         rows += [ReasonRow(reason, self.counts[reason], 0, most.get(reason), is_end=True) for reason in ended]
@@ -226,8 +226,7 @@ class RejectionPage:
         return text % {"count": formats.number(refused), "window": self.window_label, "step": step} + all_tenants
 
     def _reasons_foot(self) -> SafeString:
-        links = [(self.look.asked.here(format=kind), kind.upper()) for kind in ("csv", "json")]
-        return foot("", links, None, None)
+        return foot("", downloads(self.look.asked), None, None)
 
     def _nobody(self, wanted: Sequence[TenantCauses]) -> dict[str, SafeString]:
         if wanted:

@@ -7,10 +7,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from sse_limits.core.decisions import Decision
-from sse_limits.core.rejections import LIMIT_REASONS, Reason
+from sse_limits.core.rejections import ENDS, LIMIT_REASONS, Reason
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
-from sse_limits.dashboard.charts import ENDS
 from sse_limits.live.rows import DecisionRow
 
 

@@ -14,11 +14,21 @@ from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
 from sse_limits.dashboard.look import Look, split_user
 from sse_limits.dashboard.table import PAGE_ROWS, foot
-from sse_limits.dashboard.view import Figure, Records, Search, View, banner, figures, nothing_matches, place
+from sse_limits.dashboard.view import (
+    Figure,
+    Records,
+    Search,
+    View,
+    banner,
+    downloads,
+    figures,
+    nothing_matches,
+    place,
+    whole,
+)
 from sse_limits.live.rows import StreamRow
 
 from .streams_table import StreamTable, Whose
-from .tenants import whole
 
 SEARCHED_ROWS = 1000
 NOT_KNOWN: tuple[int, Sequence[StreamRow]] = (0, ())
@@ -65,8 +75,7 @@ class StreamPage:
         """The page."""
         table = StreamTable(self.look, self.whose).description()
         asked = self.look.asked
-        links = [(asked.here(format=kind, offset=None), kind.upper()) for kind in ("csv", "json")]
-        parts = {"foot": foot(self._place(), links, *self._steps())}
+        parts = {"foot": foot(self._place(), downloads(asked), *self._steps())}
         if not self.rows:
             parts["empty"] = self._empty()
         return View(
@@ -188,7 +197,7 @@ class StreamPage:
             limits = self.look.user_limits(subject)
             return formats.provenance(limits.provenance.get("user_limit") if limits is not None else None)
         if self.whose.scope is Scope.TENANT:
-            limits = self.look.tenant_limits(subject)
+            limits = self.look.policy.of_tenant(subject)
             return formats.provenance(limits.provenance.get("tenant_limit") if limits is not None else None)
         return SafeString("")
 

@@ -39,7 +39,7 @@ class Whose:
 
     @classmethod
     def _of_address(cls, look: Look, ref: str) -> Whose:
-        for holder in look.top(Scope.ADDRESS):
+        for holder in look.snapshot.top(Scope.ADDRESS):
             if formats.address_ref(holder.subject) == ref:
                 shown = holder.subject if look.asked.shows_addresses else formats.mask(holder.subject)
                 return cls(Scope.ADDRESS, holder.subject, shown)

@@ -13,13 +13,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sse_limits.core.limits import Limits
-from sse_limits.core.rejections import Reason
+from sse_limits.core.rejections import ENDS, Reason
 from sse_limits.core.slots import Scope
 from sse_limits.dashboard import formats
-from sse_limits.dashboard.charts import ENDS
 from sse_limits.dashboard.look import NO_TENANT, Look, split_user
-from sse_limits.dashboard.table import PAGE_ROWS, Column, Description, foot
-from sse_limits.dashboard.view import Choice, Records, Search, View, banner, nothing_matches, place
+from sse_limits.dashboard.table import Column, Description
+from sse_limits.dashboard.view import Choice, Records, Search, View, banner, nothing_matches, paged
 from sse_limits.live.board import TOP_ROWS
 from sse_limits.live.rows import Holder, TenantCauses
 
@@ -51,12 +50,12 @@ class TenantRow:
 
 def tenant_rows(look: Look) -> list[TenantRow]:
     """Every tenant of the policy and every other that holds streams."""
-    held = {holder.subject: holder.in_use for holder in look.top(Scope.TENANT)}
+    held = {holder.subject: holder.in_use for holder in look.snapshot.top(Scope.TENANT)}
     refused = by_tenant(look.snapshot.tenant_causes)
     rows = []
     for slug in {**look.policy.tenants, **held}:
         tenant = look.policy.tenants.get(slug)
-        limits = look.tenant_limits(slug)
+        limits = look.policy.of_tenant(slug)
         counts = refused.get(slug, Counter())
         rows.append(
             TenantRow(
@@ -147,7 +146,7 @@ class TenantTable:
         )
 
     def _limits(self, row: TenantRow) -> SafeString:
-        limits = self.look.tenant_limits(row.slug)
+        limits = self.look.policy.of_tenant(row.slug)
         if limits is None:
             return format_html("<p>{}</p>", _("The policy no longer names this tenant: its users are refused."))
         return formats.facts(limit_facts(limits))
@@ -155,7 +154,7 @@ class TenantTable:
     @cached_property
     def _users(self) -> dict[str, list[Holder]]:
         found: dict[str, list[Holder]] = {}
-        for holder in self.look.top(Scope.USER):
+        for holder in self.look.snapshot.top(Scope.USER):
             found.setdefault(split_user(holder.subject)[0], []).append(holder)
         return found
 
@@ -216,12 +215,8 @@ def build(look: Look) -> View:
     query = look.asked.query
     everybody = tenant_rows(look)
     description, found = _found(look, everybody)
-    offset = whole(query.get("offset"))
-    shown = found[offset : offset + PAGE_ROWS]
-    before = look.asked.here(offset=max(0, offset - PAGE_ROWS) or None) if offset else None
-    after = look.asked.here(offset=offset + PAGE_ROWS) if len(found) > offset + PAGE_ROWS else None
-    links = [(look.asked.here(format=kind, offset=None), kind.upper()) for kind in ("csv", "json")]
-    parts = {"foot": foot(place(offset, len(shown), len(found)), links, before, after)}
+    shown, below = paged(look, found)
+    parts = {"foot": below}
     if not shown:
         parts["empty"] = _empty(look, everybody)
     return View(
@@ -234,11 +229,6 @@ def build(look: Look) -> View:
 def records(look: Look) -> Records:
     """What the page downloads."""
     return _found(look, tenant_rows(look))
-
-
-def whole(text: str | None) -> int:
-    """A number from the query; what isn't one is 0."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 def _found(look: Look, everybody: list[TenantRow]) -> tuple[Description[TenantRow], list[TenantRow]]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from sse_limits.core.rejections import CAUSES
+from sse_limits.core.rejections import CAUSES, ENDS
 from sse_limits.core.slots import Scope
 from sse_limits.limiter import explain_decision, get_board
 from sse_limits.live.board import Snapshot
 from sse_limits.live.rows import Holder, StreamRow
 from sse_limits.policy import PolicyUnavailable, get_policy
+from sse_limits.policy.holders import with_limit
 from sse_limits.slots.base import StoreUnavailable
 
 SCOPES = (Scope.USER, Scope.TENANT, Scope.ADDRESS, Scope.NODE)
@@ -91,7 +92,7 @@ class Command(BaseCommand):
     def _holders(self, options: dict[str, Any]) -> None:
         found = get_board().snapshot().top(Scope(options["scope"]))[: max(1, options["count"])]
         if options["json"]:
-            self._print({"holders": [_with_limit(holder) for holder in found]})
+            self._print({"holders": [with_limit(holder, get_policy()) for holder in found]})
             return
         self._table((options["scope"], "in use", "limit", "limit from"), holders(found))
 
@@ -119,7 +120,8 @@ class Command(BaseCommand):
 def screen(found: Snapshot) -> list[str]:
     """The lines of `top`."""
     limit = get_policy().fleet_limit
-    rejected = sum(sum(span.counts.values()) for span in found.rejections[-6:])
+    counts = (pair for span in found.rejections[-6:] for pair in span.counts.items())
+    rejected = sum(count for cause, count in counts if cause.reason not in ENDS)
     held = f"{found.fleet_in_use}{f' of {limit}' if limit is not None else ''}"
     nodes = [
         (node.id, node.open, node.server, node.policy_version, f"{node.loop_lag_ms:.0f}", node.blocked)
@@ -140,7 +142,8 @@ def screen(found: Snapshot) -> list[str]:
 
 def holders(found: Iterable[Holder]) -> list[tuple[object, ...]]:
     """Rows of holders with their limits."""
-    rows = (_with_limit(holder) for holder in found)
+    policy = get_policy()
+    rows = (with_limit(holder, policy) for holder in found)
     return [
         (row["subject"], row["in_use"], "none" if row["limit"] is None else row["limit"], row["limit_source"])
         for row in rows
@@ -182,11 +185,6 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def clock(at: int) -> str:
     """An instant for people, in UTC."""
     return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _with_limit(holder: Holder) -> dict[str, Any]:
-    limit, source = get_policy().of_holder(holder.scope, holder.subject)
-    return {**holder._asdict(), "limit": limit, "limit_source": str(source)}
 
 
 def _counts(facts: dict[str, Any]) -> dict[str, Any]:
