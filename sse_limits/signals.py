@@ -31,6 +31,7 @@ def connect() -> None:
             signal.connect(_count_change, sender=model, dispatch_uid=f"sse_limits.{model.__name__}")
     user_model = get_user_model()
     pre_save.connect(_compare_user, sender=user_model, dispatch_uid="sse_limits.user")
+    post_save.connect(_end_changed, sender=user_model, dispatch_uid="sse_limits.user")
     post_delete.connect(_end_user, sender=user_model, dispatch_uid="sse_limits.user")
     user_logged_out.connect(_end_session, dispatch_uid="sse_limits.session")
 
@@ -40,20 +41,31 @@ def _count_change(**_: Any) -> None:
 
 
 def _compare_user(sender: type[Model], instance: Any, *, raw: bool, update_fields: Any = None, **_: Any) -> None:
-    """A new password, a deactivation or a new name ends what the user holds; one query, before the row changes."""
+    """Note what a save changes of a user, by one query before the row changes; `_end_changed` acts on it."""
     name = sender.USERNAME_FIELD  # type: ignore[attr-defined] # the project's user model
     watched = ("password", "is_active", name)
-    if raw or instance.pk is None or (update_fields is not None and not set(watched) & set(update_fields)):
-        return
-    before = sender._default_manager.filter(pk=instance.pk).values(*watched).first()
+    instance._sse_limits_before = None
+    if not raw and instance.pk is not None and (update_fields is None or set(watched) & set(update_fields)):
+        before = sender._default_manager.filter(pk=instance.pk).values(*watched).first()
+        if before is not None:
+            instance._sse_limits_before = (before[name], before["password"], before["is_active"])
+
+
+def _end_changed(instance: Any, **_: Any) -> None:
+    """A new password, a deactivation or a new name ends what the user holds.
+
+    Only after the row has changed: outside a transaction both are commits of their own, and a node that read the
+    revocation before the change would ask the session again, find it valid, and remember that.
+    """
+    before, instance._sse_limits_before = instance._sse_limits_before, None
     if before is None:
         return
-    is_ended = (before["is_active"] and not instance.is_active) or before["password"] != instance.password
-    if before[name] != instance.get_username():
+    name, password, was_active = before
+    if name != instance.get_username():
         PolicyVersion.bump()  # memberships go by name
-        is_ended = True
-    if is_ended:
-        revoke(RevocationKind.USER, before[name])
+    elif password == instance.password and (instance.is_active or not was_active):
+        return
+    revoke(RevocationKind.USER, name)
 
 
 def _end_user(instance: Any, **_: Any) -> None:

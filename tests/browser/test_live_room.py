@@ -138,7 +138,9 @@ def test_rows_stay_under_the_pointer_until_it_leaves(page: Page, fleet: Fleet) -
 def test_new_rows_can_be_asked_for_while_the_table_is_held(page: Page, fleet: Fleet) -> None:
     fleet.open(1, "acme", "u1")
     page.goto(f"{ROOM}holders/")
+    expect(page.locator(ROWS)).to_have_count(1, timeout=SECONDS)  # what an earlier test has closed is gone
     page.hover("tr[data-key='acme/u1']")
+    state(page, "Held while you point at it")
     fleet.open(2, "globex", "u2")
     page.get_by_text("1 new, show").click()
     expect(page.locator("tr[data-key='globex/u2']")).to_be_visible()
