@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -153,8 +153,7 @@ def test_a_reset_is_a_reset(proxy: Proxy) -> None:
         proxy.reset_after(3, "reply")
         connection.sendall(b"hello")
         with pytest.raises(ConnectionResetError):
-            while connection.recv(100):
-                pass
+            connection.recv(3, socket.MSG_WAITALL) and connection.recv(1)
     assert proxy.counts["resets"] == 1
 
 
@@ -189,7 +188,6 @@ def test_another_target_is_for_new_connections(proxy: Proxy, *, drop: bool) -> N
 
 def test_a_target_that_is_not_there_is_the_end_of_the_connection(tmp_path: Path) -> None:
     with Proxy(tmp_path / "nobody") as proxy:
-        with client(proxy) as connection, pytest.raises(ConnectionResetError):
+        with client(proxy) as connection, suppress(ConnectionResetError):
             assert connection.recv(100) == b""
-            raise ConnectionResetError  # closed is as good as reset
         assert proxy.counts["lost"] == 1

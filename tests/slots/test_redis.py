@@ -685,7 +685,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
             assert_every_key_expires(server)
         assert (
             proxy.counts["cuts"] >= len(cut_counts) / 3
-        )  # the highest counts lie behind the end of the shorter messages
+        )  # the highest counts are behind the shorter messages
         deadline = time.monotonic() + lease + 1
         while any(await direct.usage(sorted(all_slots))):
             assert time.monotonic() < deadline
