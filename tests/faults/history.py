@@ -1,10 +1,10 @@
 """Whether what clients saw can be the work of exact limits: a checker over the admissions and ends of all processes.
 
 Pure: no clock, no I/O. All instants are of one monotonic clock, that of the clients' machine. A client knows intervals
-only: an admission has happened between its request and its answer, an end not before it was begun. So two counts are kept
-for each scope. Who *definitely* holds has been answered, and has not begun to leave; who *possibly* holds may have been
-given a slot (the request is out) that need not be back yet. Too many definite holders are a violation of the limit, a
-rejection while too few possible ones were there is a false one. What faults allow is told by windows.
+only: an admission has happened between its request and its answer, an end not before it was begun. So two counts are
+kept for each scope. Who *definitely* holds has been answered, and has not begun to leave; who *possibly* holds may have
+been given a slot (the request is out) that need not be back yet. Too many definite holders are a violation of the
+limit, a rejection while too few possible ones were there is a false one. What faults allow is told by windows.
 """
 
 from __future__ import annotations

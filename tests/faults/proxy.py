@@ -33,6 +33,7 @@ class _Way:
     def __init__(self) -> None:
         self.latency = 0.0
         self.left: int | None = None  # bytes until the link breaks
+        self.again: int | None = None  # and then, until the next one does
         self.resets = False  # whether it breaks with a reset
         self.passes = asyncio.Event()
         self.passes.set()
@@ -73,11 +74,11 @@ class Proxy:
 
     def cut_after(self, count: int, direction: Direction) -> None:
         """Cut the link once, behind the `count`-th byte from now on; connections made later are let through."""
-        self._each((direction,), lambda way: self._break_after(way, count, resets=False))
+        self._each((direction,), lambda way: self._break_after(way, count, None, resets=False))
 
-    def reset_after(self, count: int, direction: Direction) -> None:
-        """The same with a reset (RST) for the client."""
-        self._each((direction,), lambda way: self._break_after(way, count, resets=True))
+    def reset_after(self, count: int, direction: Direction, *, always: bool = False) -> None:
+        """The same with a reset (RST) for the client; or each time that so many bytes have passed."""
+        self._each((direction,), lambda way: self._break_after(way, count, count if always else None, resets=True))
 
     def refuse(self, *, drop: bool = True) -> None:
         """Refuse new connections, as a closed port does; drop those that exist, or let them live."""
@@ -132,12 +133,12 @@ class Proxy:
         self._call(apply())
 
     @staticmethod
-    def _break_after(way: _Way, count: int, *, resets: bool) -> None:
-        way.left, way.resets = count, resets
+    def _break_after(way: _Way, count: int, again: int | None, *, resets: bool) -> None:
+        way.left, way.again, way.resets = count, again, resets
 
     @staticmethod
     def _heal(way: _Way) -> None:
-        way.latency, way.left = 0.0, None
+        way.latency, way.left, way.again = 0.0, None, None
         way.passes.set()
 
     async def _accept(self) -> None:
@@ -234,7 +235,7 @@ class Proxy:
         await way.passes.wait()
         is_broken = way.left is not None and 0 < len(data) >= way.left
         if way.left is not None:
-            data, way.left = (data[: way.left], None) if is_broken else (data, way.left - len(data))
+            data, way.left = (data[: way.left], way.again) if is_broken else (data, way.left - len(data))
         self.counts[direction] += len(data)
         writer.write(data)
         await writer.drain()
