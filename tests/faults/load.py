@@ -27,7 +27,7 @@ PATH = "/events/"
 ANSWER_SECONDS = 10  # waited for an answer; how long it may take is for the tests to say
 RELEASE_SECONDS = 1.0
 LEASE_SECONDS = 3.0
-END = re.compile(rb"event: (\w+)\ndata: ")
+EVENT = re.compile(rb"event: (\w+)\n")
 
 now = time.monotonic
 
@@ -50,18 +50,16 @@ class Opened:
         return not self._reading.done()
 
     async def _read(self) -> None:
-        said = b""
+        said, heard_before = b"", self.heard_at
         with suppress(ConnectionError):
             while chunk := await self.stream.chunk():
                 said = (said + chunk)[-2000:]
+                heard_before = self.heard_at
                 self.longest_silence = max(self.longest_silence, now() - self.heard_at)
-                if END.search(said):
-                    break
                 self.heard_at = now()
-        found = END.search(said)
-        self.ended = found[1].decode() if found else "broken"
-        # Its server began to end it before this was heard: from the last sign of life on it may have held nothing.
-        self._left(self.heard_at)
+        self.ended = b" ".join(EVENT.findall(said)).decode() or "broken"
+        # Its server began to end it before the last word was heard, so that is no proof that it held anything.
+        self._left(heard_before)
 
     def _left(self, at: float) -> None:
         self.attempt.leaving_at = at
