@@ -132,6 +132,12 @@ async def load(nodes: Nodes, site: Site) -> AsyncIterator[Load]:
     await until(lambda: site.store.in_use() == {}, 2 * HEARTBEAT_SECONDS)
 
 
+@pytest.fixture
+def operator(people: People) -> str:
+    """The session of somebody who may see the live room."""
+    return people.sessions["ops"]
+
+
 @contextlib.asynccontextmanager
 async def in_a_thread(context: contextlib.AbstractContextManager[None]) -> AsyncIterator[None]:
     """A blocking context whose begin and end do not block the clients."""

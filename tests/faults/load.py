@@ -139,6 +139,14 @@ class Load:
         else:
             self._kept[node] = kept
 
+    async def problem(self, user: str, node: ServerProcess) -> dict[str, object]:
+        """What a user who is at a limit is told."""
+        stream = await Stream.open(node, self._request(user, TENANT))
+        await stream.head()
+        found: dict[str, object] = json.loads(await stream.rest())
+        await stream.closed()
+        return found
+
     def _attempt(self, user: str, tenant: str) -> Attempt:
         scopes = (keys.user(tenant, user), keys.tenant(tenant), keys.fleet())
         self.history.limits = {**self.history.limits, scopes[0]: USER_LIMIT, scopes[1]: TENANT_LIMIT}

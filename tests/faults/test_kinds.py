@@ -1,4 +1,4 @@
-"""Twelve kinds of fault under load: answers in time and without 5xx, no stream broken, right again at once, no noise."""
+"""Twelve kinds of fault under load: answers in time, no 5xx, no stream broken, right again at once, no noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .kinds import KINDS, Kind, Site
 from .load import LEASE_SECONDS, Load, now
 
 STAYING = [f"stayer{number}" for number in range(9)]
-CALM_SECONDS = 1.0
+CALM_SECONDS = 0.5
 FAULT_SECONDS = 3.0
 ANSWER_SECONDS = 1.0
 KEEPALIVE_SECONDS = 1.0
