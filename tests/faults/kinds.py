@@ -14,7 +14,6 @@ import redis
 from tests.servers.slots import Store
 
 from .proxy import Proxy
-from .settings import USER_LIMIT
 
 LATENCY_SECONDS = 0.3
 FLUSH_EVERY_SECONDS = 0.05
@@ -56,18 +55,23 @@ Fault = Callable[[Site], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault: how many more than the limit may hold a scope afterwards, and whether nodes notice it.
-
-    `LOCAL`: each node decides by its share alone. `FORGOTTEN`: the store has lost what it knew, or some of it.
-    """
+    """One kind of fault: whether nodes decide alone meanwhile, and whether the store has forgotten what it knew."""
 
     fault: Fault
-    overshoot: int
     is_outage: bool = True
+    forgets: bool = False
 
+    def overshoot(self, limit: int, nodes: int, *, is_even: bool) -> int:
+        """How many more than the limit may hold a scope afterwards; `is_even`: what it held was spread over the nodes.
 
-LOCAL = 1  # fewer than the nodes, which are two
-FORGOTTEN = USER_LIMIT
+        Deciding alone, a node has the limit's share, or as many as it holds already. So one that holds them all leaves
+        their whole shares to the others.
+        """
+        if self.forgets:
+            return limit
+        if not self.is_outage:
+            return 0
+        return nodes - 1 if is_even else (nodes - 1) * -(-limit // nodes)
 
 
 @contextmanager
@@ -205,18 +209,18 @@ def closed_port(site: Site) -> Iterator[None]:
 
 
 KINDS: dict[str, Kind] = {
-    "stall": Kind(stall, LOCAL),
-    "kill": Kind(kill, FORGOTTEN),
-    "latency": Kind(latency, LOCAL),
-    "readonly": Kind(readonly, LOCAL),
-    "oom": Kind(out_of_memory, LOCAL),
-    "noscript": Kind(noscript, 0, is_outage=False),
-    "busy": Kind(busy, LOCAL),
-    "maxclients": Kind(maxclients, LOCAL),
-    "reset": Kind(reset, LOCAL),
-    "lru": Kind(lru, FORGOTTEN, is_outage=False),
-    "failover": Kind(failover, FORGOTTEN),
-    "closed port": Kind(closed_port, LOCAL),
+    "stall": Kind(stall),
+    "kill": Kind(kill, forgets=True),
+    "latency": Kind(latency),
+    "readonly": Kind(readonly),
+    "oom": Kind(out_of_memory),
+    "noscript": Kind(noscript, is_outage=False),
+    "busy": Kind(busy),
+    "maxclients": Kind(maxclients),
+    "reset": Kind(reset),
+    "lru": Kind(lru, is_outage=False, forgets=True),
+    "failover": Kind(failover, forgets=True),
+    "closed port": Kind(closed_port),
 }
 
 

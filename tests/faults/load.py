@@ -41,6 +41,7 @@ class Opened:
         self.node = node
         self.heard_at = now()
         self.longest_silence = 0.0
+        self.said = b""
         self.ended: str | None = None  # why, when it was not the client who ended it
         self._reading = asyncio.create_task(self._read())
 
@@ -50,14 +51,14 @@ class Opened:
         return not self._reading.done()
 
     async def _read(self) -> None:
-        said, heard_before = b"", self.heard_at
+        heard_before = self.heard_at
         with suppress(ConnectionError):
             while chunk := await self.stream.chunk():
-                said = (said + chunk)[-2000:]
+                self.said = (self.said + chunk)[-2000:]
                 heard_before = self.heard_at
                 self.longest_silence = max(self.longest_silence, now() - self.heard_at)
                 self.heard_at = now()
-        self.ended = b" ".join(EVENT.findall(said)).decode() or "broken"
+        self.ended = b" ".join(EVENT.findall(self.said)).decode() or "broken"
         # Its server began to end it before the last word was heard, so that is no proof that it held anything.
         self._left(heard_before)
 
@@ -115,7 +116,7 @@ class Load:
     async def fill(self, users: Sequence[str], each: int = USER_LIMIT) -> list[Opened]:
         """Open streams that stay, over all nodes in turn."""
         found = [await self.connect(user) for user in users for _ in range(each)]
-        assert all(found), self.faults or self.statuses
+        assert all(found), (self.statuses, self.faults)
         return [opened for opened in found if opened is not None]
 
     async def ask_again(self, user: str) -> None:
@@ -164,9 +165,11 @@ class Load:
             return
         attempt.free_by = now() + LEASE_SECONDS
         problem = json.loads(await stream.rest())
-        if problem.get("reason", "").endswith("_limit"):
+        if problem["reason"].endswith("_limit"):
             attempt.outcome = Outcome.REJECTED
             attempt.full = next(key for key in attempt.scopes if f":{problem['scope']}" in key)
+        else:
+            self.faults.append(f"{attempt.name}: {stream.status} {problem}")
 
     def _request(self, user: str, tenant: str) -> bytes:
         found = self._tokens.setdefault(f"{tenant}/{user}", token(user, tenant))

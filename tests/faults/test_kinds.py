@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from sse_limits.slots import keys
+
 from .conftest import HEARTBEAT_SECONDS, Nodes, assert_calm, in_a_thread
 from .history import Window
 from .kinds import KINDS, Kind, Site
 from .load import LEASE_SECONDS, Load, now
+from .settings import TENANT, USER_LIMIT
 
-STAYING = [f"stayer{number}" for number in range(9)]
+FULL = (*(f"stayer{number}" for number in range(9)), "full")
 CALM_SECONDS = 0.5
 FAULT_SECONDS = 3.0
 ANSWER_SECONDS = 1.0
@@ -24,16 +27,26 @@ async def test_a_fault_of_the_store_is_nothing_that_clients_notice(
     await under_fault(nodes, site, load, KINDS[name], FAULT_SECONDS)
 
 
+def windows(load: Load, kind: Kind, began: float, ended: float) -> list[Window]:
+    """What the fault allows: those who stay were spread over the nodes when it began, of others nobody knows."""
+    even = frozenset(keys.user(TENANT, user) for user in FULL)
+    others = frozenset(load.history.limits) - even
+    return [
+        Window("fault", began, ended, kind.overshoot(USER_LIMIT, len(load.nodes), is_even=scopes is even), scopes)
+        for scopes in (even, others)
+    ]
+
+
 async def under_fault(nodes: Nodes, site: Site, load: Load, kind: Kind, seconds: float) -> float:
     """Fifty streams and twenty connects a second, before, during and after a fault; returns the time of recovery."""
-    stayers = await load.fill([*STAYING, "full"])
+    stayers = await load.fill(FULL)
     await load.run(CALM_SECONDS)
     began = now()
     async with in_a_thread(kind.fault(site)):
         await load.run(seconds)
     ended = now()
     took = await load.until_right(site.store, RECOVERY_SECONDS)
-    load.history.windows.append(Window("fault", began, now(), kind.overshoot))
+    load.history.windows += windows(load, kind, began, now())
     await load.run(CALM_SECONDS)
     await load.until_right(site.store, RECOVERY_SECONDS)
 
