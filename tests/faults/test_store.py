@@ -10,7 +10,8 @@ from sse_limits.publishing import RedisPublisher
 from sse_limits.slots import keys
 from tests.servers.client import until
 
-from .conftest import HEARTBEAT_SECONDS, Nodes, assert_calm, in_a_thread
+from .conftest import HEARTBEAT_SECONDS, Nodes, Start, assert_calm, in_a_thread
+from .cycles import come_and_go
 from .history import Window
 from .kinds import Site, failover
 from .load import LEASE_SECONDS, Load, Opened, now
@@ -194,19 +195,29 @@ async def test_clients_that_leave_at_any_moment_get_nobody_elses_answer_and_keep
     assert nodes.said() == [[], []]
 
 
-async def test_users_who_come_once_leave_nothing_behind(nodes: Nodes, site: Site, load: Load) -> None:
+async def test_users_who_come_once_leave_nothing_behind(site: Site, start: Start) -> None:
     """B31."""
+    await come_and_go(site, start, PASSERS_BY, PASSERS_BY)
 
-    async def visit(number: int) -> None:
-        found = await load.connect(f"once{number}")
-        assert found is not None
-        await found.close()
 
-    before = set(site.store.client.scan_iter("sl:1:slot:*"))
-    for start in range(0, PASSERS_BY, 20):
-        await asyncio.gather(*(visit(number) for number in range(start, start + 20)))
-    await load.until_right(site.store, 1)
-    await until(lambda: set(site.store.client.scan_iter("sl:1:[sa][lg][oe]*")) <= before, LEASE_SECONDS + 1)
+async def test_renewals_that_are_late_bring_no_slot_back(nodes: Nodes, site: Site, load: Load) -> None:
+    """B08: every command is under way for 100 ms, and streams close while their renewal is."""
+    chance = random.Random(1)
+    streams = await load.fill([f"u{number}" for number in range(10)])
+    site.proxy.delay(0.1, "request")
+
+    async def close(stream: Opened) -> None:
+        await asyncio.sleep(chance.uniform(0, 2 * HEARTBEAT_SECONDS))
+        await stream.close()
+
+    await asyncio.gather(*map(close, streams[5:]))
+    await load.until_right(site.store, 0.5)
+    site.proxy.pass_all()
+    ends = now() + HEARTBEAT_SECONDS + 0.2
+    while now() < ends:
+        assert site.store.in_use() == load.expected(), "and none comes later"
+        await asyncio.sleep(0.05)
+    assert nodes.said() == [[], []]
 
 
 async def test_a_crowd_at_once_needs_few_connections(nodes: Nodes, site: Site, load: Load) -> None:
