@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
@@ -151,13 +150,3 @@ async def load(nodes: Nodes, site: Site) -> AsyncIterator[Load]:
 def operator(people: People) -> str:
     """The session of somebody who may see the live room."""
     return people.sessions["ops"]
-
-
-@contextlib.asynccontextmanager
-async def in_a_thread(context: contextlib.AbstractContextManager[None]) -> AsyncIterator[None]:
-    """A blocking context whose begin and end do not block the clients."""
-    await asyncio.to_thread(context.__enter__)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)

@@ -12,8 +12,9 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from sse_limits.slots import keys
 from tests.servers.client import Stream, bearer, request_bytes
@@ -78,7 +79,9 @@ class Opened:
 class Load:
     """Opens streams on several nodes and keeps the history of what came of it."""
 
-    def __init__(self, nodes: Sequence[ServerProcess], seed: int = 0) -> None:
+    def __init__(
+        self, nodes: Sequence[ServerProcess], *, seed: int = 0, mint: Callable[[str, str], str] = token
+    ) -> None:
         self.nodes = nodes
         self.history = History({}, grace=LEASE_SECONDS, remembered=0.1)
         self.opened: list[Opened] = []
@@ -88,7 +91,7 @@ class Load:
         self._chance = random.Random(seed)
         self._numbers = itertools.count()
         self._turns = itertools.cycle(nodes)
-        self._tokens: dict[str, str] = {}
+        self._token = lru_cache(maxsize=100)(mint)
         self._under_way: set[asyncio.Task[None]] = set()
         self._kept: dict[ServerProcess, Stream] = {}
 
@@ -172,8 +175,7 @@ class Load:
             self.faults.append(f"{attempt.name}: {stream.status} {problem}")
 
     def _request(self, user: str, tenant: str) -> bytes:
-        found = self._tokens.setdefault(f"{tenant}/{user}", token(user, tenant))
-        return request_bytes("GET", PATH, bearer(found))
+        return request_bytes("GET", PATH, bearer(self._token(user, tenant)))
 
     # -- the load --------------------------------------------------------------------------------------------------
 
