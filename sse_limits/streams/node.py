@@ -20,6 +20,7 @@ from sse_limits.conf import SETTING
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Lease, Limiter, build_limiter, build_sink
+from sse_limits.live.rows import NodeRow, StreamRow
 from sse_limits.live.writer import LagMeter, Writer
 from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order
@@ -32,7 +33,7 @@ from .hub import Hub
 from .identification import Identifier, Request, Scope
 from .recheck import Recheck
 from .renewal import Renewal
-from .reporting import About, NodeSource
+from .reporting import About, NodeSource, load_of
 from .running import RunningStream
 from .server_options import tell_missing
 from .servers import on_termination
@@ -96,6 +97,25 @@ class Node:
     def streams(self) -> list[RunningStream]:
         """The admitted streams."""
         return list(self._streams.values())
+
+    @property
+    def store_away_since(self) -> int | None:
+        """Since when this node decides without the store (epoch ms); None while it answers. From any thread."""
+        return self._source.store_away_since
+
+    def row(self) -> NodeRow:
+        """The node's row as it is now."""
+        self._source.loads()
+        return self._source.row()
+
+    def rows(self) -> list[StreamRow]:
+        """The rows of the admitted streams; from any thread."""
+        found = (self._source.describe(id, load_of(stream)) for id, stream in self._streams.copy().items())
+        return [row for row in found if row is not None]
+
+    def has(self, id: str) -> bool:
+        """Whether a stream of this id is admitted and open here; from any thread."""
+        return id in self._streams
 
     def holds(self, stream: RunningStream, name: str) -> bool:
         """Whether a stream is still here, under this id."""
@@ -243,6 +263,12 @@ def get_node(send: Any = None) -> Node:
         tell_missing(send)
         log.debug("node %s", node.limiter.node_id)
     return node
+
+
+def nodes_here() -> list[tuple[asyncio.AbstractEventLoop, Node]]:
+    """Every node of this process with its event loop; from any thread."""
+    loops = [loop for ref in _nodes.keyrefs() if (loop := ref()) is not None and not loop.is_closed()]
+    return [(loop, node) for loop in loops if (node := _nodes.get(loop)) is not None]
 
 
 def _drain_all() -> None:

@@ -52,6 +52,11 @@ class NodeSource:
         self._open_sse = self._blocked = self._queued = 0
         self.is_draining = False
 
+    @property
+    def store_away_since(self) -> int | None:
+        """Since when this node decides without the store (epoch ms); None while it answers."""
+        return None
+
     def loads(self) -> Mapping[str, Load]:
         """The lanes of the open streams by stream id. The one pass over all streams: `row` tells what it has seen."""
         late = asyncio.get_running_loop().time() - BLOCKED_SECONDS
@@ -62,12 +67,10 @@ class NodeSource:
             since = guarded.writing_since
             if since is not None and since <= late:
                 blocked += 1
-            if guarded.outlet is not None:
-                lane = guarded.outlet.lane
-                waiting = len(lane)
-                if waiting or lane.dropped:
-                    queued += waiting
-                    found[stream] = (waiting, lane.dropped)
+            load = load_of(guarded)
+            if load != IDLE:
+                queued += load[0]
+                found[stream] = load
         self._open_sse, self._blocked, self._queued = len(found) - websockets, blocked, queued
         return found
 
@@ -101,7 +104,7 @@ class NodeSource:
             id=limiter.node_id,
             name=limiter.node,
             server=process.server(),
-            seen_at=0,
+            seen_at=limiter.journal.now_ms(),
             open=len(self._streams),
             open_sse=self._open_sse,
             budget=None,
@@ -115,6 +118,7 @@ class NodeSource:
             store_p99_ms=p99,
             counters=self._counters(),
             addresses=dict(limiter.addresses.most_common(TOP_ROWS)),
+            store_away_since=self.store_away_since,
             **self._facts,
         )
 
@@ -157,6 +161,14 @@ class NodeSource:
             body="",
             note=about.note,
         )
+
+
+def load_of(stream: RunningStream) -> Load:
+    """What waits in a stream's lane, and what it has dropped."""
+    if stream.outlet is None:
+        return IDLE
+    lane = stream.outlet.lane
+    return len(lane), lane.dropped
 
 
 def transport_of(scope: Scope) -> str:

@@ -48,7 +48,7 @@ def test_a_view_comes_each_second_and_takes_no_slot(fleet: Fleet, browser: httpx
         found = views(response)
         first, second = next(found), next(found)
         assert first["clock"] != second["clock"]
-        assert set(first) == {"clock", "away", "parts", "tables", "charts"}
+        assert set(first) == {"clock", "away", "own", "parts", "tables", "charts"}
         assert fleet.store.in_use() == {}
 
 
