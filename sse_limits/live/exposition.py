@@ -33,6 +33,9 @@ METRICS: dict[str, tuple[str, str]] = {
     "sse_store_seconds": ("histogram", "How long exchanges with the slot store took."),
     "sse_leases_renewed_total": ("counter", "Leases that were renewed."),
     "sse_leases_lost_total": ("counter", "Leases that a renewal found lost."),
+    "sse_leases_adopted_total": ("counter", "Leases that the store had lost or never known, and took over."),
+    "sse_leases_adopted_over_limit_total": ("counter", "Those of them that were over a limit."),
+    "sse_outage_decisions_total": ("counter", "Decisions that were taken without the slot store, by outcome."),
     "ws_messages_total": ("counter", "Messages from WebSocket clients, by outcome."),
 }
 TENANT_METRICS = {"sse_tenant_conns": ("gauge", "Open streams of the tenants that hold most.")}

@@ -30,7 +30,7 @@ def rows() -> list[NodeRow]:
 
 def is_store_away() -> bool:
     """Whether a node of this process decides without the store."""
-    return any(node.store_away_since is not None for _, node in nodes_here())
+    return any(node.limiter.circuit.is_open for _, node in nodes_here())
 
 
 def streams(scope: Scope, subject: str) -> list[StreamRow]:
@@ -48,14 +48,14 @@ def find(ids: Collection[str]) -> list[StreamRow]:
 def ended(ids: Sequence[str]) -> list[str]:
     """Those of these streams that were open here and are no more."""
     names = {node.limiter.node: node for _, node in nodes_here()}
-    return [id for id in ids if (node := names.get(id.partition("-")[0])) is not None and not node.has(id)]
+    return [id for id in ids if (node := names.get(id.partition("-")[0])) is not None and node.find(id) is None]
 
 
 def end(ids: Collection[str], note: str) -> None:
     """Order this process's nodes to end streams, as a board does."""
     for loop, node in nodes_here():
         for id in ids:
-            if node.has(id):
+            if node.find(id) is not None:
                 order = Order(f"here-{id}", node.limiter.node, id, Reason.REVOKED, note[:NOTE_CHARS])
                 loop.call_soon_threadsafe(node.carry_out, order)
 

@@ -75,8 +75,17 @@ class Node:
         loop = asyncio.get_running_loop()
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
-        self.limiter.store.listen(self.limiter.node, self.carry_out)
-        works = (self._renewal.run, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
+        self.limiter.listen(self.carry_out)
+        works = (
+            self._renewal.run,
+            self._renewal.look_for_the_store,
+            self._renewal.still.run,
+            self._watch,
+            self._recheck.run,
+            self.hub.run,
+            self._writer.run,
+            self._lag.run,
+        )
         for work in works:
             self.spawn(self._keep_running(work))
 
@@ -98,11 +107,6 @@ class Node:
         """The admitted streams."""
         return list(self._streams.values())
 
-    @property
-    def store_away_since(self) -> int | None:
-        """Since when this node decides without the store (epoch ms); None while it answers. From any thread."""
-        return self._source.store_away_since
-
     def row(self) -> NodeRow:
         """The node's row as it is now."""
         self._source.loads()
@@ -113,13 +117,9 @@ class Node:
         found = (self._source.describe(id, load_of(stream)) for id, stream in self._streams.copy().items())
         return [row for row in found if row is not None]
 
-    def has(self, id: str) -> bool:
-        """Whether a stream of this id is admitted and open here; from any thread."""
-        return id in self._streams
-
-    def holds(self, stream: RunningStream, name: str) -> bool:
-        """Whether a stream is still here, under this id."""
-        return self._streams.get(name) is stream
+    def find(self, name: str) -> RunningStream | None:
+        """The admitted stream with this id; from any thread."""
+        return self._streams.get(name)
 
     def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""

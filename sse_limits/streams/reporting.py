@@ -52,11 +52,6 @@ class NodeSource:
         self._open_sse = self._blocked = self._queued = 0
         self.is_draining = False
 
-    @property
-    def store_away_since(self) -> int | None:
-        """Since when this node decides without the store (epoch ms); None while it answers."""
-        return None
-
     def loads(self) -> Mapping[str, Load]:
         """The lanes of the open streams by stream id. The one pass over all streams: `row` tells what it has seen."""
         late = asyncio.get_running_loop().time() - BLOCKED_SECONDS
@@ -118,7 +113,7 @@ class NodeSource:
             store_p99_ms=p99,
             counters=self._counters(),
             addresses=dict(limiter.addresses.most_common(TOP_ROWS)),
-            store_away_since=self.store_away_since,
+            store_away_since=limiter.circuit.since_ms,
             **self._facts,
         )
 
