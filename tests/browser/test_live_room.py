@@ -226,6 +226,7 @@ def test_escape_leaves_the_question_and_focus_returns(page: Page, fleet: Fleet) 
     fleet.open(1, "acme", "u2")
     page.goto(f"{ROOM}streams/?user=acme/u2")
     live(page)
+    expect(page.locator(ROWS)).to_contain_text("/events/")  # its node has described it
     button = page.locator("tbody .sl-ask").first
     button.focus()
     page.keyboard.press("Enter")
