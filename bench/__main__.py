@@ -10,7 +10,19 @@ from importlib import import_module
 from .figures import Figure, table
 from .machine import CLIENT_CORE, describe, pin
 
-NAMES = ("exactness", "ends", "rejection", "memory", "publishing", "room", "stalled", "stopping", "faults", "freed")
+NAMES = (
+    "slots",
+    "exactness",
+    "ends",
+    "rejection",
+    "memory",
+    "publishing",
+    "room",
+    "stalled",
+    "stopping",
+    "faults",
+    "freed",
+)
 
 
 def main() -> int:

@@ -207,6 +207,46 @@ async def test_renewals_of_many_leases_report_who_is_lost(store: RedisStore, ser
     assert_every_key_expires(server)
 
 
+async def test_a_batch_is_renewed_again_and_again_by_what_was_packed_once(store: RedisStore, server: Server) -> None:
+    claims = [ask(f"s{number}", ALL_AT) for number in range(3)]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claim) for claim in claims])
+    prepared = None
+    for _ in range(3):
+        await next_ms()
+        renewed = await store.renew(batch)
+        assert renewed.lost == frozenset()
+        batch.deadline = renewed.now + 60_000
+        assert set(server.client.zrange(FLEET, 0, -1, withscores=True)) == {
+            (claim.stream, batch.deadline) for claim in claims
+        }
+        assert prepared in (None, batch.prepared)
+        prepared = batch.prepared
+    store.release(held(claims[0]))
+    await in_use(store, claims[0])
+    assert (await store.renew(batch)).lost == {"s0"}, "not even before its deadline"
+    batch.discard(held(claims[0]))
+    assert (await store.renew(batch)).lost == frozenset()
+    assert_every_key_expires(server)
+
+
+async def test_behind_its_deadline_a_batch_is_searched_for_who_has_expired(
+    redis_backend: RedisBackend, server: Server
+) -> None:
+    store = redis_backend.store(SHORT)
+    claims = [ask("s1"), ask("other", user="u2")]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claims[0])])
+    batch.deadline = (await store.renew(batch)).now + round(SHORT * 1000)
+    long = redis_backend.store(60)
+    await renew(long, [held(claims[1])])  # keeps the fleet's set, and with it the member that expires
+    await asyncio.sleep(SHORT)
+    assert (await store.renew(batch)).lost == {"s1"}
+    assert await in_use(store, claims[0]) == [0, 1, 1]
+
+
 # --- whose clock ---------------------------------------------------------------------------------------------------
 
 
