@@ -24,9 +24,11 @@ async def go_through(site: Site, load: Load, kind: Kind, seconds: float, recover
     began = now()
     async with in_a_thread(kind.fault(site)):
         await load.run(seconds)
+    await load.settled()
     took = await load.until_right(site.store, recovery_seconds)
     load.history.windows += windows(load, kind, began, now())
     await load.run(CALM_SECONDS)
+    await load.settled()
     await load.until_right(site.store, recovery_seconds)
     return took
 

@@ -45,6 +45,7 @@ async def test_scripts_that_are_forgotten_all_the_time_cost_no_answer(nodes: Nod
     await load.fill(FULL)
     async with in_a_thread(KINDS["noscript"].fault(site)):
         await load.run(CONNECTS / CONNECTS_A_SECOND, rate=CONNECTS_A_SECOND)
+        await load.settled()
         await load.until_right(site.store, RECOVERY_SECONDS)
     assert load.faults == []
     assert set(load.statuses) == {200, 429}

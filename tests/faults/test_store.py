@@ -35,7 +35,7 @@ async def warmed(load: Load) -> None:
 async def test_a_flush_under_load_costs_no_stream(nodes: Nodes, site: Site, load: Load) -> None:
     """Everybody stays, the truth is back within two heartbeats, and at most a limit more have come in."""
     stayers = await load.fill(FULL)
-    running = asyncio.ensure_future(load.run(4))
+    running = asyncio.ensure_future(load.run(3))
     await asyncio.sleep(1)
     began = now()
     await asyncio.to_thread(site.store.client.flushall)
@@ -43,6 +43,7 @@ async def test_a_flush_under_load_costs_no_stream(nodes: Nodes, site: Site, load
     await until(lambda: all(site.store.in_use().get(key, 0) >= USER_LIMIT for key in users), TRUE_AGAIN_SECONDS)
     load.history.windows.append(Window("flush", began, now(), USER_LIMIT))
     await running
+    await load.settled()
     await load.until_right(site.store, 1)
     assert all(each.is_open for each in stayers)
     assert load.broken() == []
@@ -100,9 +101,11 @@ async def test_a_failover_that_closes_nothing_is_found_out_by_the_first_answer(
     with old.demoted():
         began = now()
         await load.run(1)
+        await load.settled()
         await load.until_right(site.store, TRUE_AGAIN_SECONDS)
         load.history.windows.append(Window("failover", began, now(), USER_LIMIT))
         await load.run(1)
+        await load.settled()
         await load.until_right(site.store, 1)
     assert all(each.is_open for each in stayers)
     assert set(load.statuses) <= {200, 429}

@@ -694,11 +694,7 @@ async def test_a_name_that_cannot_be_sent_harms_only_its_caller(store: RedisStor
 @pytest.mark.parametrize("direction", ["request", "reply"])
 @pytest.mark.parametrize("operation", ["acquire", "release", "renew", "swap", "adopt"])
 async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
-    redis_backend: RedisBackend,
-    server: Server,
-    operation: str,
-    direction: Direction,
-    bytes_apart: dict[str, int] | None,
+    redis_backend: RedisBackend, server: Server, operation: str, direction: Direction, every: bool
 ) -> None:
     """B04: behind the n-th byte of the call or of its answer, for many n; in the long runs for every one."""
     lease = 1.0
