@@ -1,15 +1,12 @@
 """Slots in Redis or Valkey: the scripts of `lua/`, sent over two connections (decisions; renewals and orders).
 
 Decisions use the store's time and the limits that travel with the call. An acquire or a release whose answer was never
-seen goes on a bounded list, and is released in later batches until two releases, the second sent after the
-first one's answer, have been answered: after a stall a buffered acquire can run behind the first of them.
+seen is settled by `unsure.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -32,11 +29,9 @@ from . import scripts
 from .base import OnOrder, Order, StoreUnavailable
 from .orders import OrderDesk
 from .pipeline import Pipeline
+from .unsure import Unsure
 
 MEMBERS_PER_CALL = 500
-UNSURE_AT_MOST = 10_000
-UNSURE_BATCH = 500
-RETRY_SECONDS = (0.05, 1.0)
 
 
 class RedisStore:
@@ -52,9 +47,7 @@ class RedisStore:
         self.latency = self._decisions.latency
         self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
         self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
-        self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
-        self._settling: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._unsure = Unsure(self._send_release, lease_seconds)
         self._acquire = scripts.load("acquire")
         self._swap = scripts.load("swap")
         self._peek = scripts.load("peek")
@@ -79,7 +72,7 @@ class RedisStore:
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
-        self._send_release(held).add_done_callback(lambda reply: self._check_release(reply, held))
+        self._unsure.release(held)
 
     async def renew(self, leases: Sequence[Held]) -> Renewed:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
@@ -117,12 +110,8 @@ class RedisStore:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_seconds):
                 await self._decisions.idle()
-                if self._settling is not None:
-                    await asyncio.wait([self._settling])
-        self._is_closed = True
-        if self._settling is not None:
-            self._settling.cancel()
-            await asyncio.wait([self._settling])
+                await self._unsure.idle()
+        await self._unsure.aclose()
         await self._decisions.aclose()
         await self._upkeep.aclose()
 
@@ -131,38 +120,12 @@ class RedisStore:
         try:
             return list(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
+            self._unsure.doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
             raise
 
     def _send_release(self, held: Held) -> asyncio.Future[Any]:
         keys = held.keys if held.age is None else (*held.keys, held.age)
         return self._decisions.run(self._release, keys, (held.stream, len(held.keys)))
-
-    def _check_release(self, reply: asyncio.Future[Any], held: Held) -> None:
-        if reply.cancelled() or reply.exception() is not None:
-            self._doubt(held)
-
-    def _doubt(self, held: Held) -> None:
-        give_up_at = asyncio.get_running_loop().time() + self._lease_ms / 1000  # by then the lease has ended
-        self._unsure.append((give_up_at, held))
-        if self._settling is None and not self._is_closed:
-            self._settling = asyncio.get_running_loop().create_task(self._settle(), context=contextvars.Context())
-
-    async def _settle(self) -> None:
-        delay, longest = RETRY_SECONDS
-        try:
-            while self._unsure:
-                batch = [self._unsure.popleft() for _ in range(min(UNSURE_BATCH, len(self._unsure)))]
-                try:
-                    await gather(self._send_release(held) for _, held in batch)
-                    await gather(self._send_release(held) for _, held in batch)
-                except StoreUnavailable:
-                    now = asyncio.get_running_loop().time()
-                    self._unsure.extend(entry for entry in batch if entry[0] > now)
-                    await asyncio.sleep(delay)
-                    delay = min(2 * delay, longest)
-        finally:
-            self._settling = None
 
 
 async def gather(replies: Iterator[asyncio.Future[Any]] | Any) -> list[Any]:

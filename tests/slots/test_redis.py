@@ -333,7 +333,7 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend
     assert admitted >= 200
     for store in stores:
         await in_use(store, ask("s"))
-        assert not store._unsure
+        assert store._unsure.is_settled
     assert await in_use(stores[0], ask("s")) == [0, 0, 0]
 
 
@@ -423,7 +423,7 @@ async def test_out_of_memory_an_attempt_fails_and_writes_nothing(
             await store.acquire(ask("new", ALL_AT))
         with pytest.raises(StoreUnavailable, match="maxmemory"):
             await store.swap(ask("new", ALL_AT), "s1")
-        await until(lambda: not store._unsure and store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert server.dump() == before
     assert isinstance(await store.acquire(ask("new", ALL_AT)), Admitted)
 
@@ -465,7 +465,7 @@ async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: R
         assert store._decisions._connection is not connection
     assert isinstance(await store.acquire(ask("s2", ALL_AT)), Admitted)
     assert (await store.renew([held(claim)])).lost == frozenset()
-    await until(lambda: not store._unsure and store._settling is None)
+    await until(lambda: store._unsure.is_settled)
     assert await in_use(store, claim) == [2, 2, 2, 2, 2]
 
 
@@ -474,7 +474,7 @@ async def test_a_release_that_a_demoted_server_refused_is_made_up_for(store: Red
     await store.acquire(claim)
     with server.demoted():
         store.release(held(claim))
-        await until(lambda: store._settling is not None)
+        await until(lambda: not store._unsure.is_settled)
     await until(lambda: server.client.dbsize() == 0)
 
 
@@ -519,7 +519,7 @@ async def test_a_cancelled_caller_disturbs_nobody_and_keeps_no_slot(
         leaving = False
         await asyncio.gather(*checkers)
         assert answers >= 1000
-        await until(lambda: not store._unsure and store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert await in_use(store, ask("s")) == [0, 0, 0]
         assert server.client.dbsize() == 0
         await store.aclose()
@@ -544,7 +544,7 @@ async def test_after_a_stall_no_slot_waits_for_its_lease(redis_backend: RedisBac
         took = await asyncio.gather(*(failure_seconds(store.acquire(claim)) for claim in claims))
         assert max(took) < TIMEOUT + 0.15
     server.client.ping()
-    await until(lambda: server.client.dbsize() == 0 and store._settling is None, 1)
+    await until(lambda: server.client.dbsize() == 0 and store._unsure.is_settled, 1)
     assert isinstance(await store.acquire(claims[0]), Admitted)
 
 
@@ -556,7 +556,7 @@ async def test_a_large_burst_before_a_stall_leaves_no_slot_either(redis_backend:
     with server.stalled():
         await asyncio.gather(*(failure_seconds(store.acquire(claim)) for claim in claims))
     server.client.ping()
-    await until(lambda: not store._unsure and store._settling is None, 5)
+    await until(lambda: store._unsure.is_settled, 5)
     await asyncio.sleep(0.1)
     assert await in_use(store, claims[0]) == [0, 0, 0, 0, 0]
 
@@ -581,7 +581,7 @@ async def test_connecting_to_a_stalled_server_fails_in_time(redis_backend: Redis
         for number in range(2):
             assert await failure_seconds(store.acquire(ask(f"s{number}"))) < TIMEOUT + 0.1
     assert isinstance(await store.acquire(ask("new")), Admitted)
-    await until(lambda: store._settling is None)
+    await until(lambda: store._unsure.is_settled)
     assert await in_use(store, ask("new")) == [1, 1, 1]
 
 
@@ -593,7 +593,7 @@ async def test_releases_during_a_stall_are_made_up_for(redis_backend: RedisBacke
     with server.stalled():
         for claim in claims:
             store.release(held(claim))
-        await until(lambda: store._settling is not None)
+        await until(lambda: not store._unsure.is_settled)
     await until(lambda: server.client.dbsize() == 0, 1)
 
 
@@ -626,7 +626,7 @@ async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
             verdict = await store.peek(ask("x", {"user": number}, own={"user": number}))
             assert isinstance(verdict, Full)
             assert verdict.in_use == number
-        await until(lambda: server.client.dbsize() == 0 and store._settling is None, 3)
+        await until(lambda: server.client.dbsize() == 0 and store._unsure.is_settled, 3)
         await store.aclose()
 
 
@@ -688,7 +688,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
         while any(await direct.usage(sorted(all_slots))):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        await until(lambda: store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert_every_key_expires(server)
         await store.aclose()
 
