@@ -29,7 +29,9 @@ GRACE_SECONDS = 0.02
 Command = tuple[Any, ...]  # of str, int and bytes
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """A command on its way, the bytes of it, and the future that its caller waits for."""
+
     command: Command
     script: Script | None
     packed: bytes
@@ -45,7 +47,7 @@ class Pipeline:
         self._timeout_seconds = timeout_seconds
         self.latency = Latency()
         self._connection: AbstractConnection | None = None
-        self._waiting: list[_Call] = []
+        self._waiting: list[Call] = []
         self._task: asyncio.Task[None] | None = None
 
     def call(self, command: Command) -> asyncio.Future[Any]:
@@ -55,6 +57,15 @@ class Pipeline:
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
         """Run a script with the next exchange; loaded again where the server has forgotten it."""
         return self._enqueue(script.evalsha(keys, args), script)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way."""
+        return self._task is None
+
+    def groups(self, keys: Sequence[str]) -> list[list[int]]:
+        """The positions of the keys that one script may touch together: on one server all."""
+        return [list(range(len(keys)))] if keys else []
 
     async def idle(self) -> None:
         """Wait until no call is under way."""
@@ -69,33 +80,41 @@ class Pipeline:
             await asyncio.wait([task])
         await self._disconnect()
 
-    def _enqueue(self, command: Command, script: Script | None) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        # hiredis packs a script call in 2 µs, redis-py's own packer in 30 (redis-py 8.1, measured). Here, so that what
-        # cannot be sent (a lone surrogate) raises at its caller, and never in the exchange of many.
-        deadline = loop.time() + self._timeout_seconds
-        call = _Call(command, script, pack_command(command), deadline, loop.create_future())
+    def send(self, call: Call) -> None:
+        """Send a call that was made before."""
         self._waiting.append(call)
         if self._task is None:
             # A context of its own: the exchange serves many callers and must not keep one caller's variables alive.
-            self._task = loop.create_task(self._exchange_all(), context=contextvars.Context())
+            self._task = asyncio.get_running_loop().create_task(self._exchange_all(), context=contextvars.Context())
+
+    def refused(self, call: Call, exc: ResponseError) -> None:
+        """End a call that the server has answered with an error."""
+        fail(call.reply, exc)
+
+    def lost(self) -> None:
+        """Hear that an exchange has failed; its connection is dropped."""
+
+    def _enqueue(self, command: Command, script: Script | None) -> asyncio.Future[Any]:
+        call = prepare(command, script, self._timeout_seconds)
+        self.send(call)
         return call.reply
 
     async def _exchange_all(self) -> None:
-        batch: list[_Call] = []
+        batch: list[Call] = []
         try:
             while self._waiting:
                 batch = [call for call in self._waiting[:BATCH] if not call.reply.done()]
                 del self._waiting[:BATCH]
                 if batch:
                     await self._exchange_safely(batch)
+                    batch = []  # what was sent on has another connection's word to come
         finally:
             self._task = None
             for call in batch + self._waiting:
                 if not call.reply.done():
                     call.reply.cancel()
 
-    async def _exchange_safely(self, batch: list[_Call]) -> None:
+    async def _exchange_safely(self, batch: list[Call]) -> None:
         began = time.perf_counter()  # a loop's own time may be as coarse as a millisecond (uvloop)
         try:
             async with deadline_at(batch[0].deadline):
@@ -105,6 +124,7 @@ class Pipeline:
             self.latency.note(time.perf_counter() - began)
         except (OSError, RedisError, TimeoutError) as exc:
             await self._disconnect()
+            self.lost()
             if isinstance(exc, TimeoutError):  # who came meanwhile has waited too, and must not wait a second time
                 batch = batch + self._waiting
                 self._waiting.clear()
@@ -113,7 +133,7 @@ class Pipeline:
                 if not call.reply.done():
                     call.reply.set_exception(StoreUnavailable(cause))
 
-    async def _exchange(self, batch: list[_Call]) -> list[_Call]:
+    async def _exchange(self, batch: list[Call]) -> list[Call]:
         """Write all calls, read all replies; return those whose script the server does not know, as EVAL."""
         connection = self._connection
         if connection is not None and await connection.can_read():  # nothing is owed: the server has hung up
@@ -131,13 +151,13 @@ class Pipeline:
                 reply = await connection.read_response(disable_decoding=True)
             except NoScriptError as exc:
                 if call.script is None:
-                    fail(call.reply, exc)
+                    self.refused(call, exc)
                 else:
                     command = call.script.eval(call.command)
-                    forgotten.append(_Call(command, None, pack_command(command), call.deadline, call.reply))
+                    forgotten.append(Call(command, None, pack_command(command), call.deadline, call.reply))
             except ResponseError as exc:
                 stale = stale or isinstance(exc, ReadOnlyError)
-                fail(call.reply, exc)
+                self.refused(call, exc)
             else:
                 if not call.reply.done():
                     call.reply.set_result(reply)
@@ -164,6 +184,14 @@ async def deadline_at(when: float) -> AsyncIterator[None]:
             yield
         finally:
             timer.cancel()
+
+
+def prepare(command: Command, script: Script | None, timeout_seconds: float) -> Call:
+    """Make a call whose deadline begins now."""
+    loop = asyncio.get_running_loop()
+    # hiredis packs a script call in 2 µs, redis-py's own packer in 30 (redis-py 8.1, measured). Here, so that what
+    # cannot be sent (a lone surrogate) raises at its caller, and never in the exchange of many.
+    return Call(command, script, pack_command(command), loop.time() + timeout_seconds, loop.create_future())
 
 
 def fail(reply: asyncio.Future[Any], exc: Exception) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.asyncio import ConnectionPool
-
 from sse_limits.core.slots import (
     DAMPER_EVICTIONS,
     DAMPER_HOLD_MS,
@@ -28,25 +26,25 @@ from sse_limits.core.slots import (
 from . import scripts
 from .base import OnOrder, Order, StoreUnavailable
 from .orders import OrderDesk
-from .pipeline import Pipeline
+from .servers import connect
 from .unsure import Unsure
 
 MEMBERS_PER_CALL = 500
 
 
 class RedisStore:
-    """A slot store on one Redis or Valkey server (6.2 or later). Made and used on one event loop."""
+    """A slot store on one Redis or Valkey server (6.2 or later), perhaps behind Sentinel. Used on one event loop."""
 
     name = "redis"
 
     def __init__(self, url: str, *, lease_seconds: float, timeout_seconds: float, slow_timeout_seconds: float) -> None:
-        self._pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=None, retry=None)
+        self._servers = connect(url)
         self._lease_ms = round(lease_seconds * 1000)
         self._timeout_seconds = timeout_seconds
-        self._decisions = Pipeline(self._pool, timeout_seconds)
+        self._decisions = self._servers.pipeline(timeout_seconds)
         self.latency = self._decisions.latency
-        self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
-        self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
+        self._upkeep = self._servers.pipeline(slow_timeout_seconds)
+        self._desk = OrderDesk(self._servers, self._decisions, self._upkeep, self._lease_ms)
         self._unsure = Unsure(self._send_release, lease_seconds)
         self._acquire = scripts.load("acquire")
         self._swap = scripts.load("swap")
@@ -57,18 +55,15 @@ class RedisStore:
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        args: list[str | int] = [claim.stream, self._lease_ms, claim.node, int(claim.evict), *limits(claim)]
-        return verdict(await self._sure(self._acquire, claim, args))
+        return verdict(await self._sure(self._acquire, claim, acquire_args(claim, self._lease_ms)))
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
-        damper = (DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
-        args: list[str | int] = [claim.stream, self._lease_ms, claim.node, victim, *damper, *limits(claim)]
-        return verdict(await self._sure(self._swap, claim, args))
+        return verdict(await self._sure(self._swap, claim, swap_args(claim, self._lease_ms, victim)))
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
-        return verdict(await self._decisions.run(self._peek, keys_of(claim), [int(claim.evict), *limits(claim)]))
+        return verdict(await self._decisions.run(self._peek, keys_of(claim), peek_args(claim)))
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
@@ -114,13 +109,14 @@ class RedisStore:
         await self._unsure.aclose()
         await self._decisions.aclose()
         await self._upkeep.aclose()
+        await self._servers.aclose()
 
     async def _sure(self, script: scripts.Script, claim: Claim, args: Sequence[str | int]) -> list[Any]:
         """Run an acquire or a swap; without an answer the slots may be held all the same."""
         try:
             return list(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._unsure.doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
+            self._unsure.doubt(held_by(claim))
             raise
 
     def _send_release(self, held: Held) -> asyncio.Future[Any]:
@@ -141,6 +137,27 @@ def keys_of(claim: Claim) -> list[str]:
     """What the scripts of a decision touch: the slot sets, then the age hash of a user."""
     found = [demand.key for demand in claim.demands]
     return found if claim.age is None else [*found, claim.age]
+
+
+def held_by(claim: Claim) -> Held:
+    """What a claim holds once it is admitted."""
+    return Held(claim.stream, tuple([demand.key for demand in claim.demands]), claim.age)
+
+
+def acquire_args(claim: Claim, lease_ms: int) -> list[str | int]:
+    """The arguments of acquire.lua."""
+    return [claim.stream, lease_ms, claim.node, int(claim.evict), *limits(claim)]
+
+
+def swap_args(claim: Claim, lease_ms: int, victim: str) -> list[str | int]:
+    """The arguments of swap.lua."""
+    damper = (DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
+    return [claim.stream, lease_ms, claim.node, victim, *damper, *limits(claim)]
+
+
+def peek_args(claim: Claim) -> list[str | int]:
+    """The arguments of peek.lua."""
+    return [int(claim.evict), *limits(claim)]
 
 
 def limits(claim: Claim) -> list[int]:
