@@ -8,7 +8,7 @@ and a hypothesis state machine holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -94,14 +94,21 @@ class Full(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The result of a renewal: positions of `leases` of which at least one member was missing or had expired."""
+    """The result of a renewal: the streams of which at least one member was missing or had expired."""
 
     now: int
-    lost: frozenset[int]
+    lost: frozenset[str]
+
+
+class Adopted(NamedTuple):
+    """The result of an adoption: how many living members each slot set holds now."""
+
+    now: int
+    in_use: Mapping[str, int]
 
 
 @dataclass(slots=True)
-class _Damper:
+class Damper:
     """Evictions of one user lately; while `until` lies ahead the user is treated as `reject`."""
 
     until: int = 0
@@ -123,7 +130,7 @@ class _Age:
     """When, where and how each stream of a user was acquired: what eviction reads."""
 
     acquired: dict[str, tuple[int, str]] = field(default_factory=dict)
-    damper: _Damper | None = None
+    damper: Damper | None = None
 
 
 @dataclass(slots=True)
@@ -169,23 +176,41 @@ class SlotModel:
             age = self.ages[claim.age]
             age.acquired.pop(victim, None)
             if swapped:
-                age.damper = age.damper or _Damper()
+                age.damper = age.damper or Damper()
                 age.damper.record(now)
         self._purge(claim, now)
         return Admitted(now, swapped, self._counts(claim))
 
-    def renew(self, leases: Sequence[Held], now: int) -> Renewed:
+    def renew(self, leases: Iterable[Held], now: int) -> Renewed:
         """Extend the living members of `leases`; an expired or missing member is lost, never revived."""
         lost = set()
-        for position, held in enumerate(leases):
+        for held in leases:
             for key in held.keys:
                 self._purge_key(key, held.age if key == held.keys[0] else None, now)
                 alive = self.members.get(key, {})
                 if held.stream in alive:
                     alive[held.stream] = now + self.lease_ms
                 else:
-                    lost.add(position)
+                    lost.add(held.stream)
+            if held.age is not None and not self._has_age(held.age, held.stream):
+                lost.add(held.stream)
         return Renewed(now, frozenset(lost))
+
+    def adopt(self, node: str, leases: Iterable[tuple[Held, int]], now: int) -> Adopted:
+        """Add what `node` holds without asking for a limit: the store had lost its memory, or was away.
+
+        Beside each lease stands since when its stream is open (epoch ms), which eviction reads.
+        """
+        touched = {}
+        for held, since in leases:
+            for key in held.keys:
+                self.members.setdefault(key, {})[held.stream] = now + self.lease_ms
+                touched[key] = held.age if key == held.keys[0] else None
+            if held.age is not None:
+                self.ages.setdefault(held.age, _Age()).acquired[held.stream] = (since, node)
+        for key, age in touched.items():
+            self._purge_key(key, age, now)
+        return Adopted(now, {key: self.count(key, now) for key in touched})
 
     def release(self, held: Held) -> None:
         """Give every slot of `held` back; doing it again changes nothing."""
@@ -207,6 +232,10 @@ class SlotModel:
             age.acquired = {stream: at for stream, at in age.acquired.items() if stream in living}
             if not age.acquired and (age.damper is None or age.damper.is_over(now)):
                 del self.ages[name]
+
+    def _has_age(self, key: str, stream: str) -> bool:
+        age = self.ages.get(key)
+        return age is not None and stream in age.acquired
 
     def _is_alive(self, key: str, stream: str, now: int) -> bool:
         return self.members.get(key, {}).get(stream, 0) > now

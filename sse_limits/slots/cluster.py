@@ -9,16 +9,28 @@ tenant's group only; in the others it is seen when its place is taken. `now` is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed, Scope
+from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed, Scope
 
 from . import keys, scripts
 from .base import StoreUnavailable
-from .hash_slots import by_hash_slot
-from .pipeline import deadline_at
-from .redis import RedisStore, acquire_args, gather, held_by, keys_of, peek_args, renewals, swap_args, verdict
+from .batches import Batch
+from .pipeline import Packed, deadline_at, pack
+from .redis import (
+    RedisStore,
+    acquire_args,
+    adoption,
+    gather,
+    held_by,
+    keys_of,
+    peek_args,
+    renewal,
+    streams_at,
+    swap_args,
+    verdict,
+)
 
 
 class Group(NamedTuple):
@@ -59,24 +71,25 @@ class ClusterStore(RedisStore):
         verdicts = [placed(verdict(reply), group) for group, reply in zip(found, replies, strict=True)]
         return next((each for each in verdicts if isinstance(each, Full)), verdicts[0])
 
-    def release(self, held: Held) -> None:
-        """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
-        for part in parts_of(held):
-            self._unsure.release(part)
-
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, batch: Batch) -> Renewed:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
-        parts = [part for held in leases for part in parts_of(held)]
-        owners = [at for at, held in enumerate(leases) for _ in parts_of(held)]
-        calls = []
-        for positions in by_hash_slot(part.keys[0] for part in parts).values():
-            for found, args, leased in renewals([parts[at] for at in positions]):
-                calls.append((found, args, [owners[positions[at]] for at in leased]))
-        replies = await gather(
-            self._upkeep.run(self._renew, found, (self._lease_ms, *args)) for found, args, _ in calls
-        )
-        lost = {held[at - 1] for (_, _, held), (_, *lost_at) in zip(calls, replies, strict=True) for at in lost_at}
-        return Renewed(max((reply[0] for reply in replies), default=0), frozenset(lost))
+        if batch.prepared is None:
+            batch.prepared = [
+                pack(self._renew.evalsha(sets, (self._lease_ms, *members)))
+                for sets, members in map(renewal, together(batch.leases.values()))
+            ]
+        calls: list[Packed] = batch.prepared
+        replies = await gather([self._upkeep.send(packed, self._renew) for packed in calls])
+        lost: frozenset[str] = frozenset()
+        for packed, (_, *positions) in zip(calls, replies, strict=True):
+            if positions:
+                lost |= streams_at(packed.command, positions)
+        return Renewed(max([reply[0] for reply in replies], default=0), lost)
+
+    async def probe(self) -> None:
+        """Write a key that nobody reads on each master."""
+        await self.usage([])  # now they are known
+        await super().probe()
 
     async def usage(self, keys_: Sequence[str]) -> list[int]:
         """Count the living leases of each key."""
@@ -89,6 +102,19 @@ class ClusterStore(RedisStore):
             for at, count in zip(group, counted, strict=True)
         }
         return [counts[at] for at in range(len(keys_))]
+
+    async def _add(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        since = {held.stream: at for held, at in leases}
+        groups = [adoption([(part, since[part.stream]) for part in parts]) for parts in together(h for h, _ in leases)]
+        run = self._upkeep.run
+        replies = await gather(run(self._adopt, found, (self._lease_ms, node, *args)) for found, _, args in groups)
+        in_use: dict[str, int] = {}
+        for (_, slot_sets, _), (_, *counts) in zip(groups, replies, strict=True):
+            in_use |= zip(slot_sets, counts, strict=True)
+        return Adopted(max([reply[0] for reply in replies], default=0), in_use)
+
+    def _parts(self, held: Held) -> Iterable[Held]:
+        return parts_of(held)
 
     async def _take(self, calls: Sequence[Take]) -> Admitted | Full:
         """Take one group after the other; at the first full one, give the earlier ones back."""
@@ -103,15 +129,15 @@ class ClusterStore(RedisStore):
                         return placed(found, group)
                     verdicts.append((group.first, found))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._doubt(calls)
+            self._doubt_all(calls)
             raise
         except TimeoutError as exc:
-            self._doubt(calls)
+            self._doubt_all(calls)
             raise StoreUnavailable(f"no answer within {self._timeout_seconds:g} s") from exc
         taken = [admitted for _, admitted in sorted(verdicts)]
         return Admitted(taken[0].now, taken[0].swapped, tuple([count for each in taken for count in each.in_use]))
 
-    def _doubt(self, calls: Sequence[Take]) -> None:
+    def _doubt_all(self, calls: Sequence[Take]) -> None:
         for group, _, _ in calls:
             self._unsure.doubt(held_by(group.claim))
 
@@ -135,6 +161,15 @@ def parts_of(held: Held) -> Iterator[Held]:
         if at == len(found) or tag(found[at]) != tag(found[first]):
             yield Held(held.stream, found[first:at], None if first else held.age)
             first = at
+
+
+def together(leases: Iterable[Held]) -> Iterator[list[Held]]:
+    """The parts of leases that one script may touch, by hash slot."""
+    found: dict[str, list[Held]] = {}
+    for held in leases:
+        for part in parts_of(held):
+            found.setdefault(tag(part.keys[0]), []).append(part)
+    yield from found.values()
 
 
 def tag(key: str) -> str:

@@ -20,12 +20,13 @@ from redis.exceptions import ConnectionError as ConnectionFault
 
 from .base import Latency, StoreUnavailable
 from .hash_slots import by_hash_slot, hash_slot, key_of, nobody, read_owners
-from .pipeline import Call, Command, Pipeline, fail, prepare
+from .pipeline import Call, Command, Packed, Pipeline, fail, pack
 from .scripts import Script
 from .topology import Address, Topology
 
 READ_SECONDS = 0.1  # a server that does not answer must leave a decision time to ask the next one
 READ_AGAIN_SECONDS = 0.05
+KEYS_TRIED = 1000
 TRY_AGAIN_SECONDS = 0.01
 SILENT = f"no answer within {READ_SECONDS:g} s"
 UNSERVED = "no server of the Cluster serves this hash slot"
@@ -145,18 +146,23 @@ class ClusterPipeline:
 
     def call(self, command: Command) -> asyncio.Future[Any]:
         """Send a command to the master of its key; the future raises `StoreUnavailable` without a good answer."""
-        key = key_of(command)
-        owner = self._cluster.owners[hash_slot(key or "")]
-        if owner is None:
-            return self._wait(prepare(command, None, self._timeout_seconds))
-        return self._pipeline(owner).call(command)
+        return self.send(pack(command))
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
         """Run a script on the master of its keys."""
-        owner = self._cluster.owners[hash_slot(keys[0])]
-        if owner is None:
-            return self._wait(prepare(script.evalsha(keys, args), script, self._timeout_seconds))
-        return self._pipeline(owner).run(script, keys, args)
+        return self.send(pack(script.evalsha(keys, args)), script)
+
+    def send(self, packed: Packed, script: Script | None = None) -> asyncio.Future[Any]:
+        """Send a command that was packed before."""
+        owner = self._cluster.owners[hash_slot(key_of(packed.command))]
+        if owner is not None:
+            return self._pipeline(owner).send(packed, script)
+        loop = asyncio.get_running_loop()
+        call = Call(packed, script, loop.time() + self._timeout_seconds, loop.create_future())
+        self._waiting.append(call)
+        self._limit(call)
+        self._cluster.refresh()
+        return call.reply
 
     @property
     def is_waiting(self) -> bool:
@@ -166,6 +172,18 @@ class ClusterPipeline:
     def groups(self, keys: Sequence[str]) -> list[list[int]]:
         """The positions of the keys that one script may touch together: those of one hash slot."""
         return list(by_hash_slot(keys).values())
+
+    def one_each(self, make: Callable[[int], str]) -> list[str]:
+        """Keys of which each master has one, out of those that `make` gives for numbers."""
+        found: dict[Address, str] = {}
+        masters = self._cluster.masters()
+        for number in range(KEYS_TRIED):
+            owner = self._cluster.owners[hash_slot(make(number))]
+            if owner is not None:
+                found.setdefault(owner, make(number))
+            if len(found) == len(masters):
+                break
+        return list(found.values())
 
     async def idle(self) -> None:
         """Wait until no call is under way."""
@@ -185,7 +203,7 @@ class ClusterPipeline:
         """Send what has waited for the map, and drop the connections to servers that are no masters any more."""
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            owner = self._cluster.owners[hash_slot(key_of(call.command) or "")]
+            owner = self._cluster.owners[hash_slot(key_of(call.packed.command))]
             if owner is None:
                 unavailable(call.reply, UNSERVED)
             elif not call.reply.done():
@@ -212,10 +230,11 @@ class ClusterPipeline:
                 self._resend(owner, call)
             case AskError():
                 # As EVAL: what ASKING allows holds for one command, and an unknown script would need a second one.
-                command = call.script.eval(call.command) if call.script is not None else call.command
-                pipeline = self._pipeline((exc.host or address[0], exc.port))
-                pipeline.call(("ASKING",)).add_done_callback(lambda done: done.cancelled() or done.exception())
-                self._send(pipeline, prepare(command, None, self._timeout_seconds)._replace(reply=call.reply), call)
+                packed = call.packed if call.script is None else pack(call.script.eval(call.packed.command))
+                target = (exc.host or address[0], exc.port)
+                asking = self._pipeline(target).call(("ASKING",))
+                asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._resend(target, call._replace(packed=packed, script=None))
             case TryAgainError():  # its keys are being moved, one after the other
                 loop = asyncio.get_running_loop()
                 loop.call_later(TRY_AGAIN_SECONDS, self._resend, address, call)
@@ -228,21 +247,12 @@ class ClusterPipeline:
         """A connection was lost: perhaps another server has taken over."""
         self._cluster.refresh()
 
-    def _wait(self, call: Call) -> asyncio.Future[Any]:
-        self._waiting.append(call)
-        self._limit(call)
-        self._cluster.refresh()
-        return call.reply
-
     def _resend(self, owner: Address, call: Call) -> None:
+        """Send a call elsewhere. Its own deadline still holds, and is not that of the others in the exchange."""
         if not call.reply.done():
-            again = prepare(call.command, call.script, self._timeout_seconds)
-            self._send(self._pipeline(owner), again._replace(reply=call.reply), call)
-
-    def _send(self, pipeline: _MasterPipeline, again: Call, call: Call) -> None:
-        """Send a call again. Its own deadline still holds, and is not that of the others in the exchange."""
-        self._limit(call)
-        pipeline.send(again)
+            self._limit(call)
+            deadline = asyncio.get_running_loop().time() + self._timeout_seconds
+            self._pipeline(owner).enqueue(call._replace(deadline=deadline))
 
     def _limit(self, call: Call) -> None:
         cause = f"no answer within {self._timeout_seconds:g} s"

@@ -19,11 +19,11 @@ def hash_slot(key: str) -> int:
     return key_slot(key.encode())
 
 
-def key_of(command: Sequence[Any]) -> str | None:
-    """The first key of a command; None where any server will do. A channel counts as one: it must go somewhere."""
+def key_of(command: Sequence[Any]) -> str:
+    """The first key of a command; "" where any server will do. A channel counts as one: it must go somewhere."""
     if command[0] in ("EVALSHA", "EVAL"):
-        return command[3] if command[2] else None
-    return None if command[0] in KEYLESS else command[1]
+        return str(command[3]) if command[2] else ""
+    return "" if command[0] in KEYLESS else str(command[1])
 
 
 def by_hash_slot(keys: Iterable[str]) -> dict[int, list[int]]:

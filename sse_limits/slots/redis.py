@@ -7,7 +7,8 @@ seen is settled by `unsure.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ from sse_limits.core.slots import (
     DAMPER_HOLD_MS,
     DAMPER_WINDOW_MS,
     Admitted,
+    Adopted,
     Claim,
     Full,
     Held,
@@ -25,11 +27,14 @@ from sse_limits.core.slots import (
 
 from . import scripts
 from .base import OnOrder, Order, StoreUnavailable
+from .batches import Batch
+from .keys import probe
 from .orders import OrderDesk
+from .pipeline import Command, Packed, pack
 from .servers import connect
 from .unsure import Unsure
 
-MEMBERS_PER_CALL = 500
+PROBE_BYTES = 8
 
 
 class RedisStore:
@@ -46,10 +51,13 @@ class RedisStore:
         self._upkeep = self._servers.pipeline(slow_timeout_seconds)
         self._desk = OrderDesk(self._servers, self._decisions, self._upkeep, self._lease_ms)
         self._unsure = Unsure(self._send_release, lease_seconds)
+        self._adopting: set[str] = set()
+        self._name = os.urandom(PROBE_BYTES).hex()
         self._acquire = scripts.load("acquire")
         self._swap = scripts.load("swap")
         self._peek = scripts.load("peek")
         self._renew = scripts.load("renew")
+        self._adopt = scripts.load("adopt")
         self._release = scripts.load("release")
         self._usage = scripts.load("usage")
 
@@ -67,16 +75,42 @@ class RedisStore:
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
-        self._unsure.release(held)
+        if held.stream in self._adopting:  # what was not answered may still arrive, and behind this
+            self._adopting.discard(held.stream)
+            self._doubt(held)
+        for part in self._parts(held):
+            self._unsure.release(part)
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, batch: Batch) -> Renewed:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
-        calls = list(renewals(leases))
-        replies = await gather(self._upkeep.run(self._renew, keys, (self._lease_ms, *args)) for keys, args, _ in calls)
-        lost = {
-            positions[at - 1] for (_, _, positions), (_, *lost_at) in zip(calls, replies, strict=True) for at in lost_at
-        }
-        return Renewed(max((reply[0] for reply in replies), default=0), frozenset(lost))
+        if not batch.leases:
+            return Renewed(0, frozenset())
+        if batch.prepared is None:
+            keys, members = renewal(batch.leases.values())
+            batch.prepared = pack(self._renew.evalsha(keys, (self._lease_ms, *members)))
+        packed: Packed = batch.prepared
+        now, *lost = await self._upkeep.send(packed, self._renew)
+        return Renewed(now, streams_at(packed.command, lost) if lost else frozenset())
+
+    async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        """Add what `node` holds, and since when (epoch ms), without asking for a limit."""
+        self._adopting.update(held.stream for held, _ in leases)
+        is_answered = False
+        try:
+            adopted = await self._add(node, leases)
+            is_answered = True
+        finally:
+            for held, _ in leases:
+                if held.stream not in self._adopting:  # released meanwhile, and perhaps before it was added
+                    self._doubt(held)
+                elif is_answered:
+                    self._adopting.discard(held.stream)
+        return adopted
+
+    async def probe(self) -> None:
+        """Write a key that nobody reads: a demoted server and one out of memory answer to everything else."""
+        found = self._decisions.one_each(lambda number: probe(f"{self._name}:{number}"))
+        await gather(self._decisions.call(("SET", key, "", "PX", self._lease_ms)) for key in found)
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order; the result says whether somebody listened and confirmed in time."""
@@ -116,8 +150,21 @@ class RedisStore:
         try:
             return list(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._unsure.doubt(held_by(claim))
+            self._doubt(held_by(claim))
             raise
+
+    async def _add(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        keys, slot_sets, args = adoption(leases)
+        now, *counts = await self._upkeep.run(self._adopt, keys, (self._lease_ms, node, *args))
+        return Adopted(now, dict(zip(slot_sets, counts, strict=True)))
+
+    def _doubt(self, held: Held) -> None:
+        for part in self._parts(held):
+            self._unsure.doubt(part)
+
+    def _parts(self, held: Held) -> Iterable[Held]:
+        """What one script may release together."""
+        return (held,)
 
     def _send_release(self, held: Held) -> asyncio.Future[Any]:
         keys = held.keys if held.age is None else (*held.keys, held.age)
@@ -174,28 +221,57 @@ def verdict(reply: Sequence[Any]) -> Admitted | Full:
     return Full(now, position - 1, held, Victim(victim[0].decode(), victim[1].decode()) if victim else None)
 
 
-def renewals(leases: Sequence[Held]) -> Iterator[tuple[list[str], list[str | int], list[int]]]:
-    """Group members by slot set into calls of bounded size: keys, arguments, and the lease of each member."""
+def renewal(leases: Iterable[Held]) -> tuple[list[str], list[str | int]]:
+    """The keys and the members of a renewal, by slot set."""
     keys: list[str] = []
     args: list[str | int] = []
-    positions: list[int] = []
     for key, (age, found) in by_key(leases).items():
-        for start in range(0, len(found), MEMBERS_PER_CALL):
-            part = found[start : start + MEMBERS_PER_CALL]
-            if positions and len(positions) + len(part) > MEMBERS_PER_CALL:
-                yield keys, args, positions
-                keys, args, positions = [], [], []
-            keys += [key] if age is None else [key, age]
-            args += [len(part) if age is None else -len(part), *(leases[at].stream for at in part)]
-            positions += part
-    if positions:
-        yield keys, args, positions
+        keys += [key] if age is None else [key, age]
+        args.append(len(found) if age is None else -len(found))
+        args += found
+    return keys, args
 
 
-def by_key(leases: Sequence[Held]) -> dict[str, tuple[str | None, list[int]]]:
-    """The positions of the leases in each slot set, with the age hash of a user's set."""
-    found: dict[str, tuple[str | None, list[int]]] = {}
-    for position, held in enumerate(leases):
-        for index, key in enumerate(held.keys):
-            found.setdefault(key, (held.age if index == 0 else None, []))[1].append(position)
+def adoption(leases: Sequence[tuple[Held, int]]) -> tuple[list[str], list[str], list[str | int]]:
+    """The keys, the slot sets among them, and the members of an adoption."""
+    since = {held.stream: at for held, at in leases}
+    keys: list[str] = []
+    args: list[str | int] = []
+    groups = by_key(held for held, _ in leases)
+    for key, (age, found) in groups.items():
+        if age is None:
+            keys.append(key)
+            args += [len(found), *found]
+        else:
+            keys += [key, age]
+            args.append(-len(found))
+            args += (part for stream in found for part in (stream, since[stream]))
+    return keys, list(groups), args
+
+
+def streams_at(renewal: Command, positions: Iterable[int]) -> frozenset[str]:
+    """The members of a renewal at these positions, counted from 1 over all of them."""
+    _, _, number_of_keys, *rest = renewal
+    args = rest[number_of_keys + 1 :]
+    members: list[str] = []
+    at = 0
+    while at < len(args):
+        count = abs(args[at])
+        members += args[at + 1 : at + 1 + count]
+        at += count + 1
+    return frozenset(members[position - 1] for position in positions)
+
+
+def by_key(leases: Iterable[Held]) -> dict[str, tuple[str | None, list[str]]]:
+    """The streams in each slot set, with the age hash of a user's set."""
+    found: dict[str, tuple[str | None, list[str]]] = {}
+    for held in leases:
+        age = held.age
+        for key in held.keys:
+            group = found.get(key)
+            if group is None:
+                found[key] = (age, [held.stream])
+            else:
+                group[1].append(held.stream)
+            age = None
     return found

@@ -1,4 +1,6 @@
--- Extends a batch of leases. A member that is missing or has expired is lost: reported, never revived.
+-- renew
+-- Extends a batch of leases. A member that is missing or has expired is lost: reported, never revived. So is one of a
+-- user's set whose age is missing: the server has evicted the hash.
 -- KEYS    per group: a slot set, followed by its age hash if it is a user's set
 -- ARGV    1 lease ms · then per group: number of members (negative: a user's set, an age hash follows), the members
 -- Returns {now, position, …}: the positions, from 1 over all members in order, that are lost
@@ -14,18 +16,21 @@ local at, key, position = 2, 1, 0
 if KEYS[1] then redis.call('ZREM', KEYS[1], '') end
 while at <= #ARGV do
   local count = tonumber(ARGV[at])
-  local slots = KEYS[key]
+  local slots, age = KEYS[key], nil
   if count < 0 then
     count = -count
     key = key + 1
-    purge_user(slots, KEYS[key], now)
-    keep_user(slots, KEYS[key], lease)
+    age = KEYS[key]
+    purge_user(slots, age, now)
+    keep_user(slots, age, lease)
   else
     purge(slots, now)
   end
   for i = at + 1, at + count do
     position = position + 1
-    if redis.call('ZADD', slots, 'XX', 'CH', deadline, ARGV[i]) == 0 and not redis.call('ZSCORE', slots, ARGV[i]) then
+    local member = ARGV[i]
+    if (redis.call('ZADD', slots, 'XX', 'CH', deadline, member) == 0 and not redis.call('ZSCORE', slots, member))
+      or (age and redis.call('HEXISTS', age, member) == 0) then
       result[#result + 1] = position
     end
   end
