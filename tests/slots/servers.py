@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -10,11 +11,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import redis
+from redis.asyncio import Redis
 from redis.crc import key_slot
 
 START_SECONDS = 10
@@ -139,6 +141,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@asynccontextmanager
+async def monitored(server: Server) -> AsyncIterator[list[dict[str, str]]]:
+    """Collect what the server executes, calls from scripts included."""
+    commands: list[dict[str, str]] = []
+    async with Redis.from_url(server.url, socket_timeout=None) as client, client.monitor() as monitor:
+
+        async def collect() -> None:
+            async for command in monitor.listen():
+                commands.append(command)
+
+        collecting = asyncio.ensure_future(collect())
+        yield commands
+        server.client.echo("the end")
+        async with asyncio.timeout(START_SECONDS):
+            while not any(command["command"] == "ECHO the end" for command in commands):  # noqa: ASYNC110 - what has come
+                await asyncio.sleep(0.002)
+        collecting.cancel()
+        await asyncio.wait([collecting])
+
+
+def _served(nodes: dict[str, Any]) -> str:
+    """Who serves what since when, as one server sees it."""
+    return str(sorted((found["node_id"], found["epoch"], found["slots"]) for found in nodes.values()))
+
+
 class ClusterServer:
     """A Cluster of three masters on ports of 127.0.0.1, each serving a third of the hash slots.
 
@@ -171,15 +198,31 @@ class ClusterServer:
 
     def move(self, key: str, to: Server) -> None:
         """Move the hash slot of a key with all that is in it, as an operator does."""
+        with self.moving(key, to):
+            pass
+
+    @contextmanager
+    def moving(self, key: str, to: Server, first: Sequence[str] = ()) -> Iterator[None]:
+        """Move a hash slot: in the block it is on its way, and only the keys of `first` have arrived."""
         slot, source = key_slot(key.encode()), self.master_of(key)
         names = {server: server.client.cluster("MYID") for server in self.masters}
-        port = self.ports[self.masters.index(to)]
         to.client.cluster("SETSLOT", slot, "IMPORTING", names[source])
         source.client.cluster("SETSLOT", slot, "MIGRATING", names[to])
+        migrate = ("MIGRATE", "127.0.0.1", self.ports[self.masters.index(to)], "", 0, 5000, "KEYS")
+        if first:
+            source.client.execute_command(*migrate, *first)
+        yield
         while found := source.client.cluster("GETKEYSINSLOT", slot, 100):
-            source.client.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *found)
+            source.client.execute_command(*migrate, *found)
         for server in (to, *(server for server in self.masters if server is not to)):
             server.client.cluster("SETSLOT", slot, "NODE", names[to])
+        self._wait_until_all_agree()
+
+    def spread(self, *names: str) -> None:
+        """Give each of three keys a master of its own."""
+        for key, master in zip(names, self.masters, strict=True):
+            if self.master_of(key) is not master:
+                self.move(key, master)
 
     def flushall(self) -> None:
         for master in self.masters:
@@ -210,6 +253,13 @@ class ClusterServer:
         if isinstance(found, dict):
             return [{"first": a, "last": b, "port": each["primary"][1]} for (a, b), each in found.items()]
         return [{"first": each[0], "last": each[1], "port": each[2][1]} for each in found]
+
+    def _wait_until_all_agree(self) -> None:
+        """A message that was under way would give a hash slot back, once the next one has moved."""
+        deadline = time.monotonic() + START_SECONDS
+        while len({_served(master.client.execute_command("CLUSTER NODES")) for master in self.masters}) > 1:
+            assert time.monotonic() < deadline, "the masters do not agree on their hash slots"
+            time.sleep(0.01)
 
     def _wait_until_all_know(self) -> None:
         deadline = time.monotonic() + START_SECONDS

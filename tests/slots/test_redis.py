@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from redis.asyncio import Redis
@@ -19,7 +19,7 @@ from sse_limits.slots.redis import RedisStore
 
 from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
 from .proxy import Direction, Proxy
-from .servers import Server
+from .servers import Server, monitored
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
 ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
@@ -336,24 +336,6 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend
         await in_use(store, ask("s"))
         assert store._unsure.is_settled
     assert await in_use(stores[0], ask("s")) == [0, 0, 0]
-
-
-@asynccontextmanager
-async def monitored(server: Server) -> AsyncIterator[list[dict[str, str]]]:
-    """Collect what the server executes, calls from scripts included."""
-    commands: list[dict[str, str]] = []
-    async with Redis.from_url(server.url, socket_timeout=None) as client, client.monitor() as monitor:
-
-        async def collect() -> None:
-            async for command in monitor.listen():
-                commands.append(command)
-
-        collecting = asyncio.ensure_future(collect())
-        yield commands
-        server.client.echo("the end")
-        await until(lambda: any(command["command"] == "ECHO the end" for command in commands))
-        collecting.cancel()
-        await asyncio.wait([collecting])
 
 
 async def every_operation(store: RedisStore) -> None:
