@@ -95,11 +95,15 @@ class MemoryBackend:
         self.model.ages.clear()
 
 
+def store_kind(server: Server | ClusterServer) -> type[RedisStore]:
+    return ClusterStore if isinstance(server, ClusterServer) else RedisStore
+
+
 class RedisBackend:
     def __init__(self, server: Server | ClusterServer) -> None:
         self.server = server
         self.is_cluster = isinstance(server, ClusterServer)
-        self._kind = ClusterStore if isinstance(server, ClusterServer) else RedisStore
+        self._kind = store_kind(server)
         self._stores: list[RedisStore] = []
 
     def store(

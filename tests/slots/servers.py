@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.asyncio import Redis
@@ -133,6 +134,34 @@ class Server:
                 time.sleep(0.01)
             else:
                 return
+
+
+class Sentinel:
+    """One sentinel that watches a master under the name `main`, and decides alone."""
+
+    def __init__(self, binary: str, master_port: int) -> None:
+        self.port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="sl-"))
+        lines = [
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\nlogfile {self.directory}/log",
+            f"sentinel monitor main 127.0.0.1 {master_port} 1",
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000",
+        ]
+        conf = self.directory / "conf"
+        conf.write_text("\n".join(lines) + "\n")
+        self._process = subprocess.Popen([binary, str(conf), "--sentinel"], stdin=subprocess.DEVNULL)
+        self.client = redis.Redis(port=self.port, decode_responses=True)
+        self.url = f"redis+sentinel://127.0.0.1:{self.port}/main"
+
+    def master_port(self) -> int:
+        """Where it sends clients at the moment."""
+        return int(self.client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")[1])
+
+    def end(self) -> None:
+        self.client.close()
+        self._process.terminate()
+        self._process.wait(10)
+        shutil.rmtree(self.directory)
 
 
 def free_port() -> int:

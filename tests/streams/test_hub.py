@@ -15,7 +15,7 @@ from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.embedded import find_server
 from sse_limits.streams.feeds import MemoryFeed, RedisFeed
 from sse_limits.streams.hub import Delivery, Hub
-from tests.slots.servers import Server
+from tests.slots.servers import ClusterServer, Server
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,17 @@ async def redis_ends(server: Server) -> AsyncIterator[tuple[Hub, RedisPublisher]
 
 
 @pytest.fixture
+async def cluster_ends(cluster: ClusterServer) -> AsyncIterator[tuple[Hub, RedisPublisher]]:
+    """Topics fall to different masters; a message is heard on each."""
+    cluster.flushall()
+    publisher = RedisPublisher(cluster.url, 1.0)
+    hub = Hub(RedisFeed(cluster.url, 1.0))
+    async with running(hub):
+        yield hub, publisher
+    publisher.close()
+
+
+@pytest.fixture
 async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
     publisher = MemoryTopics()
     hub = Hub(MemoryFeed(publisher))
@@ -71,7 +82,7 @@ async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
         yield hub, publisher
 
 
-@pytest.fixture(params=["redis_ends", "memory_ends"])
+@pytest.fixture(params=["redis_ends", "cluster_ends", "memory_ends"])
 def ends(request: pytest.FixtureRequest) -> tuple[Hub, Publisher]:
     found: tuple[Hub, Publisher] = request.getfixturevalue(request.param)
     return found
