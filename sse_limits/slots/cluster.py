@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed, Scope
 
 from . import keys, scripts
 from .base import StoreUnavailable
 from .batches import Batch
-from .pipeline import Packed, deadline_at, pack
+from .cluster_pipeline import unavailable
+from .pipeline import GRACE_SECONDS, Packed, pack
 from .redis import (
     RedisStore,
     acquire_args,
     adoption,
     gather,
-    held_by,
-    keys_of,
     peek_args,
     renewal,
     streams_at,
@@ -32,16 +31,21 @@ from .redis import (
     verdict,
 )
 
+ADDRESS, FLEET = Scope.ADDRESS, Scope.FLEET  # an enum looks its members up anew each time
+
 
 class Group(NamedTuple):
-    """The demands of a claim whose keys share a hash slot, as a claim of their own; where they stand in the whole."""
+    """The demands of a claim whose keys share a hash tag; `first` is the position of the first of them."""
 
-    claim: Claim
     first: int
+    slot_sets: list[str]
+    keys: list[str]
+    limits: list[int]
 
-
-TAGS = {Scope.USER: 0, Scope.CLASS: 0, Scope.TENANT: 0, Scope.ADDRESS: 1, Scope.FLEET: 2, Scope.NODE: 3}
-Take = tuple[Group, scripts.Script, list[str | int]]  # a group, and what takes it
+    def held_by(self, stream: str) -> Held:
+        """What the group holds once it is taken."""
+        age = self.keys[-1] if len(self.keys) > len(self.slot_sets) else None
+        return Held(stream, tuple(self.slot_sets), age)
 
 
 class ClusterStore(RedisStore):
@@ -51,23 +55,21 @@ class ClusterStore(RedisStore):
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        calls = [(group, self._acquire, acquire_args(group.claim, self._lease_ms)) for group in groups(claim)]
-        return await self._take(calls)
+        return await self._take(claim.stream, self._acquire, acquire_args(claim, self._lease_ms), groups(claim))
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself.
 
         The user's own group comes last: until there is room everywhere else, the victim keeps its place there.
         """
-        calls = [(group, self._swap, swap_args(group.claim, self._lease_ms, victim)) for group in groups(claim)]
-        return await self._take([*calls[1:], calls[0]])
+        first, *others = groups(claim)
+        return await self._take(claim.stream, self._swap, swap_args(claim, self._lease_ms, victim), [*others, first])
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make for the tenant is room."""
-        found = list(groups(claim))
-        replies = await gather(
-            self._decisions.run(self._peek, keys_of(group.claim), peek_args(group.claim)) for group in found
-        )
+        found = groups(claim)
+        run = self._decisions.run
+        replies = await gather([run(self._peek, group.keys, [*peek_args(claim), *group.limits]) for group in found])
         verdicts = [placed(verdict(reply), group) for group, reply in zip(found, replies, strict=True)]
         return next((each for each in verdicts if isinstance(each, Full)), verdicts[0])
 
@@ -116,41 +118,55 @@ class ClusterStore(RedisStore):
     def _parts(self, held: Held) -> Iterable[Held]:
         return parts_of(held)
 
-    async def _take(self, calls: Sequence[Take]) -> Admitted | Full:
-        """Take one group after the other; at the first full one, give the earlier ones back."""
-        verdicts: list[tuple[int, Admitted]] = []
+    async def _take(
+        self, stream: str, script: scripts.Script, args: list[str | int], found: Sequence[Group]
+    ) -> Admitted | Full:
+        """Take one group after the other, all within the one deadline; at the first full one give the others back."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Any]] = []
+        timer = loop.call_at(loop.time() + self._timeout_seconds, self._expire, waiting)
+        taken: list[tuple[int, Admitted]] = []
         try:
-            async with deadline_at(asyncio.get_running_loop().time() + self._timeout_seconds):
-                for at, (group, script, args) in enumerate(calls):
-                    found = verdict(await self._decisions.run(script, keys_of(group.claim), args))
-                    if isinstance(found, Full):
-                        for earlier, _, _ in calls[:at]:
-                            self._unsure.release(held_by(earlier.claim))
-                        return placed(found, group)
-                    verdicts.append((group.first, found))
+            for group in found:
+                reply = self._decisions.run(script, group.keys, [*args, *group.limits])
+                waiting.append(reply)
+                answer = verdict(await reply)
+                if isinstance(answer, Full):
+                    for earlier in found[: len(taken)]:
+                        self._unsure.release(earlier.held_by(stream))
+                    return placed(answer, group)
+                taken.append((group.first, answer))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._doubt_all(calls)
+            for group in found:
+                self._unsure.doubt(group.held_by(stream))
             raise
-        except TimeoutError as exc:
-            self._doubt_all(calls)
-            raise StoreUnavailable(f"no answer within {self._timeout_seconds:g} s") from exc
-        taken = [admitted for _, admitted in sorted(verdicts)]
-        return Admitted(taken[0].now, taken[0].swapped, tuple([count for each in taken for count in each.in_use]))
+        finally:
+            timer.cancel()
+        taken.sort()
+        first = taken[0][1]
+        return Admitted(first.now, first.swapped, tuple([count for _, each in taken for count in each.in_use]))
 
-    def _doubt_all(self, calls: Sequence[Take]) -> None:
-        for group, _, _ in calls:
-            self._unsure.doubt(held_by(group.claim))
+    def _expire(self, waiting: list[asyncio.Future[Any]]) -> None:
+        """End the last call of an attempt, unless its answer is here and only has to be read."""
+        cause = f"no answer within {self._timeout_seconds:g} s"
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, lambda: unavailable(waiting[-1], cause))
 
 
-def groups(claim: Claim) -> Iterator[Group]:
-    """The groups of a claim, in its order."""
-    demands = claim.demands
-    first = 0
-    for at in range(1, len(demands) + 1):
-        if at == len(demands) or TAGS[demands[at].scope] != TAGS[demands[first].scope]:
-            part = demands if at - first == len(demands) else demands[first:at]
-            yield Group(Claim(claim.stream, claim.node, part, None if first else claim.age, claim.evict), first)
-            first = at
+def groups(claim: Claim) -> list[Group]:
+    """The groups of a claim, in its order: the tenant's, the address, the fleet."""
+    found: list[Group] = []
+    group: Group | None = None
+    for position, (scope, key, limit, own) in enumerate(claim.demands):
+        if group is None or scope is ADDRESS or scope is FLEET:
+            group = Group(position, [key], [key], [limit, own])
+            found.append(group)
+        else:
+            group.slot_sets.append(key)
+            group.keys.append(key)
+            group.limits.extend((limit, own))
+    if claim.age is not None:
+        found[0].keys.append(claim.age)
+    return found
 
 
 def parts_of(held: Held) -> Iterator[Held]:

@@ -150,13 +150,17 @@ class ClusterPipeline:
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
         """Run a script on the master of its keys."""
-        return self.send(pack(script.evalsha(keys, args)), script)
+        packed = pack(script.evalsha(keys, args))
+        owner = self._cluster.owners[hash_slot(keys[0])]
+        return self._wait(packed, script) if owner is None else self._pipeline(owner).send(packed, script)
 
     def send(self, packed: Packed, script: Script | None = None) -> asyncio.Future[Any]:
         """Send a command that was packed before."""
         owner = self._cluster.owners[hash_slot(key_of(packed.command))]
-        if owner is not None:
-            return self._pipeline(owner).send(packed, script)
+        return self._wait(packed, script) if owner is None else self._pipeline(owner).send(packed, script)
+
+    def _wait(self, packed: Packed, script: Script | None) -> asyncio.Future[Any]:
+        """Keep a call until the map has been read."""
         loop = asyncio.get_running_loop()
         call = Call(packed, script, loop.time() + self._timeout_seconds, loop.create_future())
         self._waiting.append(call)

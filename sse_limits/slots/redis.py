@@ -63,15 +63,15 @@ class RedisStore:
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        return verdict(await self._sure(self._acquire, claim, acquire_args(claim, self._lease_ms)))
+        return verdict(await self._sure(self._acquire, claim, [*acquire_args(claim, self._lease_ms), *limits(claim)]))
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
-        return verdict(await self._sure(self._swap, claim, swap_args(claim, self._lease_ms, victim)))
+        return verdict(await self._sure(self._swap, claim, [*swap_args(claim, self._lease_ms, victim), *limits(claim)]))
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
-        return verdict(await self._decisions.run(self._peek, keys_of(claim), peek_args(claim)))
+        return verdict(await self._decisions.run(self._peek, keys_of(claim), [*peek_args(claim), *limits(claim)]))
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
@@ -192,19 +192,18 @@ def held_by(claim: Claim) -> Held:
 
 
 def acquire_args(claim: Claim, lease_ms: int) -> list[str | int]:
-    """The arguments of acquire.lua."""
-    return [claim.stream, lease_ms, claim.node, int(claim.evict), *limits(claim)]
+    """The arguments of acquire.lua, before the limits."""
+    return [claim.stream, lease_ms, claim.node, int(claim.evict)]
 
 
 def swap_args(claim: Claim, lease_ms: int, victim: str) -> list[str | int]:
-    """The arguments of swap.lua."""
-    damper = (DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
-    return [claim.stream, lease_ms, claim.node, victim, *damper, *limits(claim)]
+    """The arguments of swap.lua, before the limits."""
+    return [claim.stream, lease_ms, claim.node, victim, DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS]
 
 
 def peek_args(claim: Claim) -> list[str | int]:
-    """The arguments of peek.lua."""
-    return [int(claim.evict), *limits(claim)]
+    """The arguments of peek.lua, before the limits."""
+    return [int(claim.evict)]
 
 
 def limits(claim: Claim) -> list[int]:

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from sse_limits.core.slots import Admitted, Full
 from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
-from sse_limits.slots.cluster import ClusterStore, Group, groups
+from sse_limits.slots.cluster import ClusterStore, groups
 
 from .backends import RedisBackend, ask, held, in_use, renew, until
 from .servers import ClusterServer, Server, monitored
@@ -270,10 +270,9 @@ async def test_a_probe_writes_on_each_master(store: ClusterStore, cluster: Clust
 
 
 def test_a_claim_falls_into_its_groups_in_order() -> None:
-    found = [(group.first, [demand.scope for demand in group.claim.demands], group.claim.age) for group in split("u1")]
-    assert found == [(0, ["user", "class", "tenant"], AGE), (3, ["address"], None), (4, ["fleet"], None)]
-    assert [group.first for group in split(None)] == [0, 2, 3]
-
-
-def split(user: str | None) -> list[Group]:
-    return list(groups(ask("s1", ALL_AT, user=user)))
+    claim = ask("s1", ALL_AT)
+    found = groups(claim)
+    assert [group.first for group in found] == [0, 3, 4]
+    assert [group.held_by("s1").age for group in found] == [AGE, None, None]
+    assert [key for group in found for key in group.slot_sets] == [demand.key for demand in claim.demands]
+    assert [group.first for group in groups(ask("s1", ALL_AT, user=None))] == [0, 2, 3]
