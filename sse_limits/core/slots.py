@@ -158,8 +158,10 @@ class SlotModel:
         full = self._first_full(claim, now, victim=None)
         if full is not None:
             return full
-        self._add(claim, now)
+        is_first = self._add(claim, now)
         self._purge(claim, now)
+        if is_first:
+            self._drop_age_of_strangers(claim)
         return Admitted(now, in_use=self._counts(claim))
 
     def swap(self, claim: Claim, victim: str, now: int) -> Admitted | Full:
@@ -169,7 +171,7 @@ class SlotModel:
             return full
         user = claim.demands[0].key
         swapped = self._is_alive(user, victim, now)
-        self._add(claim, now)
+        is_first = self._add(claim, now)
         for demand in claim.demands:
             self.members[demand.key].pop(victim, None)
         if claim.age is not None:
@@ -179,6 +181,8 @@ class SlotModel:
                 age.damper = age.damper or Damper()
                 age.damper.record(now)
         self._purge(claim, now)
+        if is_first and not swapped:
+            self._drop_age_of_strangers(claim)
         return Admitted(now, swapped, self._counts(claim))
 
     def renew(self, leases: Iterable[Held], now: int) -> Renewed:
@@ -269,11 +273,21 @@ class SlotModel:
         after = [self._in_use(demand, now, stream) for demand in claim.demands]
         return Victim(stream, node) if first_full(claim.demands, after) is None else None
 
-    def _add(self, claim: Claim, now: int) -> None:
+    def _add(self, claim: Claim, now: int) -> bool:
+        """Write the newcomer; whether its user had no ages before."""
         for demand in claim.demands:
             self.members.setdefault(demand.key, {})[claim.stream] = now + self.lease_ms
-        if claim.age is not None:
-            self.ages.setdefault(claim.age, _Age()).acquired[claim.stream] = (now, claim.node)
+        if claim.age is None:
+            return False
+        age = self.ages.setdefault(claim.age, _Age())
+        is_first = not age.acquired and age.damper is None
+        age.acquired[claim.stream] = (now, claim.node)
+        return is_first
+
+    def _drop_age_of_strangers(self, claim: Claim) -> None:
+        """No age was known: if others hold slots, the store has evicted theirs, and the next renewals restore all."""
+        if claim.age is not None and len(self.members[claim.demands[0].key]) > 1:
+            del self.ages[claim.age]
 
     def _counts(self, claim: Claim) -> tuple[int, ...]:
         """What each scope of a claim that was just added and purged holds."""

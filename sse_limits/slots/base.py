@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,8 +83,8 @@ class SlotStore(Protocol):
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
 
-    async def renew(self, batch: Batch) -> Renewed:
-        """Extend leases; those that had expired or are missing are reported lost and not revived."""
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
+        """Begin to extend leases; those that had expired or are missing are reported lost and not revived."""
 
     async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
         """Add what `node` holds, and since when (epoch ms), without asking for a limit. At most 100 leases a call."""

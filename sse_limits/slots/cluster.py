@@ -9,7 +9,7 @@ tenant's group only; in the others it is seen when its place is taken. `now` is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed, Scope
@@ -18,15 +18,16 @@ from . import keys, scripts
 from .base import StoreUnavailable
 from .batches import Batch
 from .cluster_pipeline import unavailable
-from .pipeline import GRACE_SECONDS, Packed, pack
+from .pipeline import GRACE_SECONDS
 from .redis import (
+    Args,
     RedisStore,
+    Renewal,
     acquire_args,
     adoption,
     gather,
     peek_args,
-    renewal,
-    streams_at,
+    renewed,
     swap_args,
     verdict,
 )
@@ -73,20 +74,15 @@ class ClusterStore(RedisStore):
         verdicts = [placed(verdict(reply), group) for group, reply in zip(found, replies, strict=True)]
         return next((each for each in verdicts if isinstance(each, Full)), verdicts[0])
 
-    async def renew(self, batch: Batch) -> Renewed:
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
         if batch.prepared is None:
-            batch.prepared = [
-                pack(self._renew.evalsha(sets, (self._lease_ms, *members)))
-                for sets, members in map(renewal, together(batch.leases.values()))
-            ]
-        calls: list[Packed] = batch.prepared
-        replies = await gather([self._upkeep.send(packed, self._renew) for packed in calls])
-        lost: frozenset[str] = frozenset()
-        for packed, (_, *positions) in zip(calls, replies, strict=True):
-            if positions:
-                lost |= streams_at(packed.command, positions)
-        return Renewed(max([reply[0] for reply in replies], default=0), lost)
+            parts = together(batch.leases.values())
+            batch.prepared = [Renewal.of(part, self._renew, self._lease_ms) for part in parts]
+        prepared: list[Renewal] = batch.prepared
+        send, script, deadline = self._upkeep.send, self._renew, batch.deadline
+        replies = [renewed(send(each.packed(deadline), script), each.streams) for each in prepared]
+        return merged(replies)
 
     async def probe(self) -> None:
         """Write a key that nobody reads on each master."""
@@ -113,14 +109,12 @@ class ClusterStore(RedisStore):
         in_use: dict[str, int] = {}
         for (_, slot_sets, _), (_, *counts) in zip(groups, replies, strict=True):
             in_use |= zip(slot_sets, counts, strict=True)
-        return Adopted(max([reply[0] for reply in replies], default=0), in_use)
+        return Adopted(min([reply[0] for reply in replies], default=0), in_use)
 
     def _parts(self, held: Held) -> Iterable[Held]:
         return parts_of(held)
 
-    async def _take(
-        self, stream: str, script: scripts.Script, args: list[str | int], found: Sequence[Group]
-    ) -> Admitted | Full:
+    async def _take(self, stream: str, script: scripts.Script, args: Args, found: Sequence[Group]) -> Admitted | Full:
         """Take one group after the other, all within the one deadline; at the first full one give the others back."""
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[Any]] = []
@@ -150,6 +144,13 @@ class ClusterStore(RedisStore):
         """End the last call of an attempt, unless its answer is here and only has to be read."""
         cause = f"no answer within {self._timeout_seconds:g} s"
         asyncio.get_running_loop().call_later(GRACE_SECONDS, lambda: unavailable(waiting[-1], cause))
+
+
+async def merged(replies: Sequence[Awaitable[Renewed]]) -> Renewed:
+    """The answers of several masters as one."""
+    found = await gather(replies)
+    lost: frozenset[str] = frozenset().union(*[each.lost for each in found])
+    return Renewed(min([each.now for each in found], default=0), lost)  # their clocks may differ
 
 
 def groups(claim: Claim) -> list[Group]:

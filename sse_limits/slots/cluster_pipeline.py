@@ -148,7 +148,7 @@ class ClusterPipeline:
         """Send a command to the master of its key; the future raises `StoreUnavailable` without a good answer."""
         return self.send(pack(command))
 
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> asyncio.Future[Any]:
         """Run a script on the master of its keys."""
         packed = pack(script.evalsha(keys, args))
         owner = self._cluster.owners[hash_slot(keys[0])]

@@ -68,7 +68,7 @@ class Pipeline:
         """Send a command with the next exchange; the future raises `StoreUnavailable` when there is no good answer."""
         return self.send(pack(command))
 
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> asyncio.Future[Any]:
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> asyncio.Future[Any]:
         """Run a script with the next exchange; loaded again where the server has forgotten it."""
         return self.send(pack(script.evalsha(keys, args)), script)
 

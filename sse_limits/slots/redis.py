@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from sse_limits.core.slots import (
     DAMPER_EVICTIONS,
@@ -35,6 +35,32 @@ from .servers import connect
 from .unsure import Unsure
 
 PROBE_BYTES = 8
+NO_DEADLINE = b"0000000000000"  # where the one part of a renewal that changes has its place
+
+Args = tuple[str | int | bytes, ...]
+T = TypeVar("T")
+
+
+class Renewal(NamedTuple):
+    """A call of renew.lua, packed once but for the deadline."""
+
+    command: Command
+    before: bytes
+    after: bytes
+    streams: list[str]
+
+    @classmethod
+    def of(cls, leases: Iterable[Held], script: scripts.Script, lease_ms: int) -> Renewal:
+        """Pack the renewal of leases whose keys one script may touch."""
+        streams, keys, groups = renewal(leases)
+        args: Args = (lease_ms, NO_DEADLINE, len(streams), *streams, *groups)
+        command, wire = pack(script.evalsha(keys, args))
+        before, after = wire.split(NO_DEADLINE, 1)
+        return cls(command, before, after, streams)
+
+    def packed(self, deadline: int) -> Packed:
+        """The call, with the deadline that was acknowledged last."""
+        return Packed(self.command, b"%b%013d%b" % (self.before, deadline, self.after))
 
 
 class RedisStore:
@@ -63,11 +89,13 @@ class RedisStore:
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        return verdict(await self._sure(self._acquire, claim, [*acquire_args(claim, self._lease_ms), *limits(claim)]))
+        args: Args = (*acquire_args(claim, self._lease_ms), *limits(claim))
+        return await self._decided(self._acquire, claim, args)
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
-        return verdict(await self._sure(self._swap, claim, [*swap_args(claim, self._lease_ms, victim), *limits(claim)]))
+        args: Args = (*swap_args(claim, self._lease_ms, victim), *limits(claim))
+        return await self._decided(self._swap, claim, args)
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
@@ -81,16 +109,14 @@ class RedisStore:
         for part in self._parts(held):
             self._unsure.release(part)
 
-    async def renew(self, batch: Batch) -> Renewed:
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
         if not batch.leases:
-            return Renewed(0, frozenset())
+            return answered(Renewed(0, frozenset()))
         if batch.prepared is None:
-            keys, members = renewal(batch.leases.values())
-            batch.prepared = pack(self._renew.evalsha(keys, (self._lease_ms, *members)))
-        packed: Packed = batch.prepared
-        now, *lost = await self._upkeep.send(packed, self._renew)
-        return Renewed(now, streams_at(packed.command, lost) if lost else frozenset())
+            batch.prepared = Renewal.of(batch.leases.values(), self._renew, self._lease_ms)
+        prepared: Renewal = batch.prepared
+        return renewed(self._upkeep.send(prepared.packed(batch.deadline), self._renew), prepared.streams)
 
     async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
         """Add what `node` holds, and since when (epoch ms), without asking for a limit."""
@@ -145,10 +171,10 @@ class RedisStore:
         await self._upkeep.aclose()
         await self._servers.aclose()
 
-    async def _sure(self, script: scripts.Script, claim: Claim, args: Sequence[str | int]) -> list[Any]:
+    async def _decided(self, script: scripts.Script, claim: Claim, args: Args) -> Admitted | Full:
         """Run an acquire or a swap; without an answer the slots may be held all the same."""
         try:
-            return list(await self._decisions.run(script, keys_of(claim), args))
+            return verdict(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
             self._doubt(held_by(claim))
             raise
@@ -191,44 +217,79 @@ def held_by(claim: Claim) -> Held:
     return Held(claim.stream, tuple([demand.key for demand in claim.demands]), claim.age)
 
 
-def acquire_args(claim: Claim, lease_ms: int) -> list[str | int]:
+def acquire_args(claim: Claim, lease_ms: int) -> Args:
     """The arguments of acquire.lua, before the limits."""
-    return [claim.stream, lease_ms, claim.node, int(claim.evict)]
+    return (claim.stream, lease_ms, claim.node, int(claim.evict))
 
 
-def swap_args(claim: Claim, lease_ms: int, victim: str) -> list[str | int]:
+def swap_args(claim: Claim, lease_ms: int, victim: str) -> Args:
     """The arguments of swap.lua, before the limits."""
-    return [claim.stream, lease_ms, claim.node, victim, DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS]
+    return (claim.stream, lease_ms, claim.node, victim, DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
 
 
-def peek_args(claim: Claim) -> list[str | int]:
+def peek_args(claim: Claim) -> Args:
     """The arguments of peek.lua, before the limits."""
-    return [int(claim.evict)]
+    return (int(claim.evict),)
 
 
 def limits(claim: Claim) -> list[int]:
     """The limit and the own count of each demand, in the order of the keys."""
-    return [number for demand in claim.demands for number in (demand.limit, demand.own)]
+    found: list[int] = []
+    for demand in claim.demands:
+        found += (demand.limit, demand.own)
+    return found
 
 
 def verdict(reply: Sequence[Any]) -> Admitted | Full:
     """Read the flat array that acquire, swap and peek return."""
-    admitted, now, *rest = reply
-    if admitted:
-        return Admitted(now, bool(rest and rest[0]), tuple(rest[1:]))
-    position, held, *victim = rest
+    if reply[0]:
+        return Admitted(reply[1], len(reply) > 2 and reply[2] == 1, tuple(reply[3:]))
+    _, now, position, held, *victim = reply
     return Full(now, position - 1, held, Victim(victim[0].decode(), victim[1].decode()) if victim else None)
 
 
-def renewal(leases: Iterable[Held]) -> tuple[list[str], list[str | int]]:
-    """The keys and the members of a renewal, by slot set."""
+async def answered(answer: T) -> T:
+    """An answer that needs no question."""
+    return answer
+
+
+async def renewed(reply: asyncio.Future[Any], streams: Sequence[str]) -> Renewed:
+    """Read the answer to a renewal of these streams."""
+    now, *lost = await reply
+    return Renewed(now, frozenset(streams[position - 1] for position in lost) if lost else frozenset())
+
+
+def renewal(leases: Iterable[Held]) -> tuple[list[str], list[str], list[int]]:
+    """The streams, the keys and the groups of a renewal, by slot set.
+
+    Sorted, so that the streams of a user stand together, and those of a tenant.
+    """
+    ordered = sorted(leases, key=by_owner)
+    groups: dict[str, tuple[str | None, list[int]]] = {}
+    for position, held in enumerate(ordered, start=1):
+        age = held.age
+        for key in held.keys:
+            group = groups.get(key)
+            if group is None:
+                groups[key] = (age, [position, position])
+            elif group[1][-1] == position - 1:
+                group[1][-1] = position
+            else:
+                group[1].extend((position, position))
+            age = None
     keys: list[str] = []
-    args: list[str | int] = []
-    for key, (age, found) in by_key(leases).items():
-        keys += [key] if age is None else [key, age]
-        args.append(len(found) if age is None else -len(found))
-        args += found
-    return keys, args
+    args: list[int] = []
+    for key, (age, positions) in groups.items():
+        for at in range(0, len(positions), 2):
+            first, last = positions[at : at + 2]
+            keys += [key] if age is None else [key, age]
+            args += [first if age is None else -first, last]
+    return [held.stream for held in ordered], keys, args
+
+
+def by_owner(held: Held) -> tuple[str, tuple[str, ...]]:
+    """Tenants stand in the tags of the age hashes."""
+    return held.age or "", held.keys
 
 
 def adoption(leases: Sequence[tuple[Held, int]]) -> tuple[list[str], list[str], list[str | int]]:
@@ -246,19 +307,6 @@ def adoption(leases: Sequence[tuple[Held, int]]) -> tuple[list[str], list[str], 
             args.append(-len(found))
             args += (part for stream in found for part in (stream, since[stream]))
     return keys, list(groups), args
-
-
-def streams_at(renewal: Command, positions: Iterable[int]) -> frozenset[str]:
-    """The members of a renewal at these positions, counted from 1 over all of them."""
-    _, _, number_of_keys, *rest = renewal
-    args = rest[number_of_keys + 1 :]
-    members: list[str] = []
-    at = 0
-    while at < len(args):
-        count = abs(args[at])
-        members += args[at + 1 : at + 1 + count]
-        at += count + 1
-    return frozenset(members[position - 1] for position in positions)
 
 
 def by_key(leases: Iterable[Held]) -> dict[str, tuple[str | None, list[str]]]:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.slots import Renewed
 from sse_limits.limiter import Lease
-from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.base import SlotStore, StoreUnavailable
+from sse_limits.slots.batches import Batch
 
 from .running import RunningStream
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sse_limits.streams.renewal")
 
 READMIT_AT_ONCE = 100
-BATCHES_AT_ONCE = 4  # more would keep the server, and this loop, busy for too long at a stretch
+BATCHES_AT_ONCE = 4
 ADOPTED_AT_ONCE = 100
 TICK_SECONDS = 0.25
 T = TypeVar("T")
@@ -99,15 +101,14 @@ class Renewal:
     async def _renew_batches(self) -> list[Lost]:
         limiter = self._limiter
         lost = []
-        for part in chunked(list(limiter.batches), BATCHES_AT_ONCE):
-            for batch, renewed in zip(part, await all_of(map(limiter.store.renew, part)), strict=True):
-                limiter.journal.renewals += len(batch.leases) - len(renewed.lost)
-                lost += [
-                    Lost(stream, lease, renewed.now < max(lease.deadline, batch.deadline if lease.deadline else 0))
-                    for name in renewed.lost
-                    if (stream := self._node.find(name)) is not None and (lease := stream.lease) is not None
-                ]
-                batch.deadline = renewed.now + self._lease_ms
+        async for batch, renewed in renew_in_parts(limiter.store, list(limiter.batches)):
+            limiter.journal.renewals += len(batch.leases) - len(renewed.lost)
+            lost += [
+                Lost(stream, lease, renewed.now < max(lease.deadline, batch.deadline if lease.deadline else 0))
+                for name in renewed.lost
+                if (stream := self._node.find(name)) is not None and (lease := stream.lease) is not None
+            ]
+            batch.deadline = renewed.now + self._lease_ms
         limiter.journal.leases_lost += len(lost)
         return lost
 
@@ -181,15 +182,32 @@ class Standstill:
             self._ticked_at = now
 
 
+async def renew_in_parts(store: SlotStore, batches: Sequence[Batch]) -> AsyncIterator[tuple[Batch, Renewed]]:
+    """Renew some batches at a time, so that neither the server nor this event loop is busy for long at a stretch."""
+    for part in chunked(batches, BATCHES_AT_ONCE):
+        calls = []
+        for batch in part:
+            if batch.prepared is None:  # packing one takes the better part of a millisecond
+                await asyncio.sleep(0)
+            calls.append(store.renew(batch))
+        for answer in zip(part, await all_of(calls), strict=True):
+            yield answer
+
+
 def chunked(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     """The items in parts of bounded size."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for every answer, then raise the first fault, so that none stays unread."""
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in found if not isinstance(each, BaseException)]
+    """Begin all, wait for every answer, then raise the first fault, so that none stays unread."""
+    answers: list[T] = []
+    fault: Exception | None = None
+    for call in calls:
+        try:
+            answers.append(await call)
+        except StoreUnavailable as exc:
+            fault = fault or exc
+    if fault is not None:
+        raise fault
+    return answers

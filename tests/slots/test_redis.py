@@ -16,9 +16,9 @@ from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.batches import Batch
 from sse_limits.slots.redis import RedisStore
+from tests.faults.proxy import Direction, Proxy
 
 from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
-from .proxy import Direction, Proxy
 from .servers import Server, monitored
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
@@ -207,6 +207,46 @@ async def test_renewals_of_many_leases_report_who_is_lost(store: RedisStore, ser
     assert_every_key_expires(server)
 
 
+async def test_a_batch_is_renewed_again_and_again_by_what_was_packed_once(store: RedisStore, server: Server) -> None:
+    claims = [ask(f"s{number}", ALL_AT) for number in range(3)]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claim) for claim in claims])
+    prepared = None
+    for _ in range(3):
+        await next_ms()
+        renewed = await store.renew(batch)
+        assert renewed.lost == frozenset()
+        batch.deadline = renewed.now + 60_000
+        assert set(server.client.zrange(FLEET, 0, -1, withscores=True)) == {
+            (claim.stream, batch.deadline) for claim in claims
+        }
+        assert prepared in (None, batch.prepared)
+        prepared = batch.prepared
+    store.release(held(claims[0]))
+    await in_use(store, claims[0])
+    assert (await store.renew(batch)).lost == {"s0"}, "not even before its deadline"
+    batch.discard(held(claims[0]))
+    assert (await store.renew(batch)).lost == frozenset()
+    assert_every_key_expires(server)
+
+
+async def test_behind_its_deadline_a_batch_is_searched_for_who_has_expired(
+    redis_backend: RedisBackend, server: Server
+) -> None:
+    store = redis_backend.store(SHORT)
+    claims = [ask("s1"), ask("other", user="u2")]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claims[0])])
+    batch.deadline = (await store.renew(batch)).now + round(SHORT * 1000)
+    long = redis_backend.store(60)
+    await renew(long, [held(claims[1])])  # keeps the fleet's set, and with it the member that expires
+    await asyncio.sleep(SHORT)
+    assert (await store.renew(batch)).lost == {"s1"}
+    assert await in_use(store, claims[0]) == [0, 1, 1]
+
+
 # --- whose clock ---------------------------------------------------------------------------------------------------
 
 
@@ -239,14 +279,14 @@ async def test_a_late_heartbeat_does_not_bring_released_streams_back(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B08: the renewal is on its way for 100 ms, and the streams are released meanwhile."""
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         slow, store = redis_backend.store(url=proxy.url), redis_backend.store()
         claims = [ask(f"s{number}") for number in range(20)]
         for claim in claims:
             await store.acquire(claim)
         await slow.renew(Batch())
         await renew(slow, [held(claims[0])])
-        proxy.delay_seconds["request"] = 0.1
+        proxy.delay(0.1, "request")
         renewal = asyncio.ensure_future(renew(slow, [held(claim) for claim in claims]))
         await asyncio.sleep(0.02)
         for claim in claims:
@@ -468,8 +508,8 @@ async def test_a_cancelled_caller_disturbs_nobody_and_keeps_no_slot(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B21: replies are told apart by an `own` count that the script hands back."""
-    async with Proxy(server.socket) as proxy:
-        proxy.delay_seconds["reply"] = 0.002
+    with Proxy(server.socket) as proxy:
+        proxy.delay(0.002, "reply")
         store = redis_backend.store(url=proxy.url)
         answers = 0
         leaving = True
@@ -598,13 +638,13 @@ async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B10."""
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         store = redis_backend.store(60, url=proxy.url, timeout_seconds=TIMEOUT)
         await store.usage([])
-        proxy.delay_seconds["reply"] = 1.5 * TIMEOUT
+        proxy.delay(1.5 * TIMEOUT, "reply")
         took = await failure_seconds(store.acquire(ask("s1", ALL_AT)))
         assert took < TIMEOUT + 0.1
-        proxy.delay_seconds["reply"] = 0.0
+        proxy.pass_all()
         for number in (7, 8, 9):  # and what comes late is nobody else's answer
             verdict = await store.peek(ask("x", {"user": number}, own={"user": number}))
             assert isinstance(verdict, Full)
@@ -642,7 +682,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
     cut_counts = range(0, 390, 27) if direction == "request" else range(0, 24, 3)
     claims = {count: ask(f"s{count}", {"user": 5}, user=f"u{count}") for count in cut_counts}
     all_slots = {demand.key for claim in claims.values() for demand in claim.demands}
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         store, direct = redis_backend.store(lease, url=proxy.url), redis_backend.store(lease)
         await every_operation(direct)
         server.client.flushall()
@@ -666,7 +706,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
                     await settle(store.usage([]))
             proxy.pass_all()
             assert_every_key_expires(server)
-        assert proxy.cuts >= len(cut_counts) / 3  # the highest counts lie behind the end of the shorter messages
+        assert proxy.counts["cuts"] >= len(cut_counts) / 3  # the highest counts are behind the shorter messages
         deadline = time.monotonic() + lease + 1
         while any(await direct.usage(sorted(all_slots))):
             assert time.monotonic() < deadline

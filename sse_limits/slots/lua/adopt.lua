@@ -24,13 +24,13 @@ while at <= #ARGV do
     end
     at = at - 2 * count
     purge_user(slots, age, now)
-    keep_user(slots, age, lease)
+    keep_user(slots, age, redis.call('PTTL', age), lease)
   else
     for i = at, at + count - 1 do redis.call('ZADD', slots, now + lease, ARGV[i]) end
     at = at + count
     purge(slots, now)
+    keep(slots, lease)
   end
-  keep(slots, lease)
   key = key + 1
   result[#result + 1] = redis.call('ZCARD', slots)
 end
