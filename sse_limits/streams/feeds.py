@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sse_limits.conf import Conf
@@ -19,6 +19,7 @@ from sse_limits.limiter import store_url
 from sse_limits.publishing import NO_ID, MemoryTopics, Published, memory_topics, patience_seconds
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.servers import connect
 
 LOG_READ_AT_ONCE = 1000
 RETRY_SECONDS = 0.25
@@ -50,11 +51,12 @@ class Feed(Protocol):
 
 
 class RedisFeed:
-    """Listens over one subscribed connection."""
+    """Listens over one subscribed connection, and reads the logs over another."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=None, retry=None)
-        self._client: Any = Redis(connection_pool=self._pool)
+        self._servers = connect(url)
+        self._pipeline = self._servers.pipeline(timeout_seconds)
+        self._client: Any = Redis(connection_pool=self._servers.subscriber(keys.channel("")))
         self._timeout_seconds = timeout_seconds
         self._listener = self._client.pubsub()
         self._topics: set[str] = set()
@@ -72,8 +74,8 @@ class RedisFeed:
                 async with self._talking:
                     await self._listener.subscribe(channel)
                 await joined
-                latest = await self._client.xrevrange(keys.log(topic), count=1)
-        except (TimeoutError, OSError, RedisError) as exc:
+            latest = await self._pipeline.call(("XREVRANGE", keys.log(topic), "+", "-", "COUNT", 1))
+        except (TimeoutError, OSError, RedisError, StoreUnavailable) as exc:
             self._unheard.add(topic)
             raise StoreUnavailable(str(exc)) from exc
         finally:
@@ -109,19 +111,17 @@ class RedisFeed:
 
     async def after(self, topic: str, event_id: str) -> list[Published]:
         """What the log holds after an id, oldest first."""
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                entries = await self._client.xrange(keys.log(topic), f"({event_id}", "+", count=LOG_READ_AT_ONCE)
-        except (TimeoutError, OSError, RedisError) as exc:
-            raise StoreUnavailable(str(exc)) from exc
+        command = ("XRANGE", keys.log(topic), f"({event_id}", "+", "COUNT", LOG_READ_AT_ONCE)
+        entries = await self._pipeline.call(command)
         ids = [event_id, *(entry_id.decode() for entry_id, _ in entries)]
-        return [Published(topic, ids[at + 1], ids[at], fields[b"frame"]) for at, (_, fields) in enumerate(entries)]
+        return [Published(topic, ids[at + 1], ids[at], fields[1]) for at, (_, fields) in enumerate(entries)]
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._listener.aclose()  # type: ignore[no-untyped-call] # redis-py leaves it so
         await self._client.aclose()
-        await self._pool.aclose()
+        await self._pipeline.aclose()
+        await self._servers.aclose()
 
     def _confirm(self, channel: bytes) -> bool:
         """Note that a channel is subscribed; whether it was the last of those that may have missed something."""

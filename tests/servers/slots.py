@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +24,6 @@ DECISIONS = {
 
 class Store(Server):
     """A Valkey that can be killed, and started again where it was."""
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
 
     def restart(self) -> None:
         self._process = subprocess.Popen(self._process.args, stdin=subprocess.DEVNULL)

@@ -16,7 +16,7 @@ from sse_limits.slots.memory import epoch_ms
 from sse_limits.streams.feeds import Feed, MemoryFeed, RedisFeed
 from sse_limits.streams.hub import Delivery, Hub
 from tests.slots.backends import next_ms
-from tests.slots.servers import Server
+from tests.slots.servers import ClusterServer, Server
 
 PATIENCE_SECONDS = 0.25
 FEED_SECONDS = 1.0
@@ -72,6 +72,17 @@ async def redis_ends(server: Server) -> AsyncIterator[tuple[Hub, RedisPublisher]
 
 
 @pytest.fixture
+async def cluster_ends(cluster: ClusterServer) -> AsyncIterator[tuple[Hub, RedisPublisher]]:
+    """Topics fall to different masters; a message is heard on each."""
+    cluster.flushall()
+    publisher = RedisPublisher(cluster.url, 1.0)
+    hub = hub_over(RedisFeed(cluster.url, 1.0))
+    async with running(hub):
+        yield hub, publisher
+    publisher.close()
+
+
+@pytest.fixture
 async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
     publisher = MemoryTopics()
     hub = hub_over(MemoryFeed(publisher))
@@ -79,7 +90,7 @@ async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
         yield hub, publisher
 
 
-@pytest.fixture(params=["redis_ends", "memory_ends"])
+@pytest.fixture(params=["redis_ends", "cluster_ends", "memory_ends"])
 def ends(request: pytest.FixtureRequest) -> tuple[Hub, Publisher]:
     found: tuple[Hub, Publisher] = request.getfixturevalue(request.param)
     return found
