@@ -31,6 +31,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "sse_store_seconds": ("histogram", "How long exchanges with the slot store took."),
     "sse_leases_renewed_total": ("counter", "Leases that were renewed."),
     "sse_leases_lost_total": ("counter", "Leases that a renewal found lost."),
+    "sse_reaped_total": ("counter", "Streams of provably dead nodes whose slots this node has taken back."),
     "ws_messages_total": ("counter", "Messages from WebSocket clients, by outcome."),
 }
 TENANT_METRICS = {"sse_tenant_conns": ("gauge", "Open streams of the tenants that hold most.")}

@@ -30,6 +30,7 @@ from .descriptors import lowest_free_descriptor
 from .feeds import build_feed
 from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .reaping import Reaping
 from .recheck import Recheck
 from .renewal import Renewal
 from .reporting import About, NodeSource
@@ -63,6 +64,7 @@ class Node:
         self._source = NodeSource(limiter, self._streams, self._lag)
         sink = build_sink(limiter.conf, limiter.store)
         self._writer = Writer(self._source, limiter.journal, sink, limiter.conf.heartbeat_seconds)
+        self._reaping = Reaping(limiter, sink, sink.remains) if sink.remains is not None else None
 
     @property
     def is_draining(self) -> bool:
@@ -75,7 +77,8 @@ class Node:
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
         self.limiter.store.listen(self.limiter.node, self.carry_out)
-        works = (self._renewal.run, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run)
+        works = [self._renewal.run, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run]
+        works += [self._reaping.run] if self._reaping is not None else []
         for work in works:
             self.spawn(self._keep_running(work))
 
