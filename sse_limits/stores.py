@@ -7,6 +7,7 @@ for one worker only.
 from __future__ import annotations
 
 import logging
+import os
 from functools import lru_cache
 
 from django.core.signals import setting_changed
@@ -93,3 +94,12 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="sse_limits.stores")
+
+
+def _begin_anew() -> None:
+    """Called in a forked child: a board has connections, locks and a name in its orders that are the parent's."""
+    get_board.cache_clear()
+    memory_board.cache_clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

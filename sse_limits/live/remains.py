@@ -19,7 +19,8 @@ from .holders import NODES_READ
 from .replies import pairs
 from .rows import StreamRow
 
-SCAN_COUNT = 500
+ROWS_PER_SCAN = 100
+MEMBERS_PER_SCAN = 500
 SETS_AT_ONCE = 50
 FACTS = Incarnation._fields
 
@@ -58,7 +59,7 @@ class RedisRemains:
         """A node's streams as it told them last, in parts."""
         cursor = 0
         while True:
-            reply = await self._pipeline.call(("HSCAN", keys.node_streams(node), cursor, "COUNT", SCAN_COUNT))
+            reply = await self._pipeline.call(("HSCAN", keys.node_streams(node), cursor, "COUNT", ROWS_PER_SCAN))
             cursor = int(reply[0])
             yield [stream_row(stream.decode(), node, text.decode()) for stream, text in pairs(reply[1])]
             if cursor == 0:
@@ -77,7 +78,7 @@ class RedisRemains:
             cursors = dict.fromkeys(slots[start : start + SETS_AT_ONCE], 0)
             while cursors:
                 replies = await gather(
-                    self._pipeline.call(("ZSCAN", key, cursor, "MATCH", f"{name}-*", "COUNT", SCAN_COUNT))
+                    self._pipeline.call(("ZSCAN", key, cursor, "MATCH", f"{name}-*", "COUNT", MEMBERS_PER_SCAN))
                     for key, cursor in cursors.items()
                 )
                 scanned = list(zip(cursors, replies, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any
@@ -230,6 +231,7 @@ def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> No
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
+_inherited: list[tuple[asyncio.AbstractEventLoop, Node]] = []
 
 
 def get_node(send: Any = None) -> Node:
@@ -278,3 +280,16 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="sse_limits.node")
+
+
+def _begin_anew() -> None:
+    """Called in a forked child, which makes nodes of its own: two with one node's ids would mix their slots up.
+
+    The parent's are kept: their end would close connections, and so unregister them in the selector that both share.
+    """
+    global _nodes
+    _inherited.extend(_nodes.items())
+    _nodes = WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
