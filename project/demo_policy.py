@@ -8,7 +8,7 @@ MESSAGES = {"max_message_bytes": 64 * 1024}
 
 POLICY: dict[str, Any] = {
     "tiers": {
-        "anonymous": {"name": "Anonymous", "address_limit": 20},
+        "anonymous": {"name": "Anonymous", "address_limit": 20, "outage": "closed"},
         "free": {**MESSAGES, "name": "Free", "user_limit": 5, "tenant_limit": 50, "at_user_limit": "reject"},
         "pro": {**MESSAGES, "name": "Pro", "user_limit": 10, "tenant_limit": 200, "at_user_limit": "evict"},
         "realtime": {**MESSAGES, "name": "Realtime", "user_limit": 20, "tenant_limit": 500, "at_user_limit": "evict"},

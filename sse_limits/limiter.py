@@ -1,7 +1,9 @@
 """The composition root, and the one door that every edge calls: who is it, may it stream, and here is the slot back.
 
 `build_limiter()` makes the parts from the settings; the node calls it at the first scope and never at import, since
-servers fork. A decision is one store call (an evicting one three); an unreachable store is `Reject(STORE)`.
+servers fork. A decision is one store call (an evicting one three). While the store is away the circuit is open: the
+tier's outage policy decides then, from what this node itself holds (`slots/outage.py`), and what it admits is adopted
+by the store when that is back (`streams/renewal.py`).
 """
 
 from __future__ import annotations
@@ -13,27 +15,27 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterator
-from functools import lru_cache
+from collections.abc import Collection, Hashable, Mapping
 
+from .claims import Claims
 from .conf import Conf, get_conf
-from .core.address_rules import AddressAction
 from .core.decisions import NODE_BYTES, Decision, DecisionMint, explain, node_name
 from .core.identity import Identity
-from .core.limits import Limits, StreamClass
+from .core.known_full import KnownFull
+from .core.limits import Limits, Outage, Policy, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
 from .core.revocations import RevocationKind, Revocations
-from .core.slots import NO_LIMIT, Claim, Demand, Full, Held, Scope, Victim
+from .core.slots import NO_LIMIT, Admitted, Claim, Full, Held, Victim
 from .explaining import decision_key, explain_decision
 from .live.journal import Journal
-from .policy import Facts, get_policy, resolve_tenant
+from .policy import Facts
 from .sessions import SessionUsers
-from .slots import keys
-from .slots.base import Order, SlotStore, StoreUnavailable
+from .slots.availability import Availability
+from .slots.base import OnOrder, Order, SlotStore, StoreUnavailable
+from .slots.batches import Batch, Batches
 from .slots.memory import epoch_ms
+from .slots.outage import LocalTable, count_down
 from .stores import build_board, build_sink, build_store, get_board, store_url
-
-log = logging.getLogger("sse_limits.limiter")
 
 __all__ = [
     "Lease",
@@ -47,24 +49,30 @@ __all__ = [
     "store_url",
 ]
 
+log = logging.getLogger("sse_limits.limiter")
+
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
-SUBJECTS_REMEMBERED = 1024
-NEVER_REACHED = (
-    ". Set REDIS_URL of SSE_LIMITS (in the demo: the variable SSE_LIMITS_REDIS_URL) to a running Redis >= 6.2 or Valkey"
-)
 
 
 class Lease:
-    """The slots of one open stream, since when (epoch ms). `held` changes when the lease is lost and won again."""
+    """The slots of one open stream, since when (epoch ms). `held` changes when the lease is lost and won again.
 
-    __slots__ = ("held", "identity", "since", "stream_class")
+    `deadline` (store ms) is what the store has acknowledged for this lease itself, 0: nothing yet, since the store was
+    away; renewals acknowledge the lease's whole `batch`.
+    """
 
-    def __init__(self, held: Held, identity: Identity, stream_class: StreamClass, since: int) -> None:
+    __slots__ = ("batch", "deadline", "held", "identity", "since", "stream_class")
+
+    def __init__(
+        self, held: Held, identity: Identity, stream_class: StreamClass, since: int, deadline: int = 0
+    ) -> None:
         self.held = held
         self.identity = identity
         self.stream_class = stream_class
         self.since = since
+        self.deadline = deadline
+        self.batch: Batch | None = None
 
 
 class Limiter:
@@ -73,115 +81,174 @@ class Limiter:
     def __init__(self, conf: Conf, store: SlotStore) -> None:
         self.conf = conf
         self.store = store
-        self.policy = get_policy()
-        self.revocations = Revocations()
         self.node = node_name(os.urandom(NODE_BYTES))
         self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
+        self.local = LocalTable()
+        self.claims = Claims(conf, self.node, self.local.own)
+        self.availability = Availability(store, self.local)
+        self.circuit = self.availability.circuit
+        self.known_full = KnownFull()
         self.sessions = SessionUsers(conf.session_cache_seconds)
         self.journal = Journal()
         self.leases: dict[str, Lease] = {}
+        self.batches = Batches()
         self.addresses: Counter[str] = Counter()
-        self._own: Counter[str] = Counter()
-        self._numbers = itertools.count(1)
+        self._lease_ms = round(conf.lease_seconds * 1000)
         self._orders = itertools.count(1)
+        self._carry_out: OnOrder | None = None
         self._key = decision_key()
         self._decisions = DecisionMint(self._key, self.node)
-        self._resolve = lru_cache(maxsize=SUBJECTS_REMEMBERED)(self._resolve_uncached)
-        self._reachable: bool | None = None  # nobody has asked yet
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.claims.policy
+
+    @property
+    def revocations(self) -> Revocations:
+        """What no longer counts although it was signed."""
+        return self.claims.revocations
 
     def learn(self, facts: Facts) -> None:
         """Take in what is new: from here on every decision follows it. Counts stay as they are."""
         if facts.policy is not None and self.conf.policy is None:
-            self.policy = facts.policy
-            self._resolve.cache_clear()
+            self.claims.learn(facts.policy)
+            self.known_full.clear()
         fresh = self.revocations.add(facts.revoked, epoch_ms())
+        if fresh:
+            self.known_full.clear()
         self.sessions.forget(
             users={row.subject for row in fresh if row.kind is RevocationKind.USER},
             sids={row.subject for row in fresh if row.kind is RevocationKind.SESSION},
         )
 
+    def listen(self, carry_out: OnOrder) -> None:
+        """Have orders to this node carried out, those of other nodes and our own. Called once, on the event loop."""
+
+        def on_order(order: Order) -> None:
+            self.known_full.clear()
+            carry_out(order)
+
+        self._carry_out = on_order
+        self.store.listen(self.node, on_order)
+
     def verdict(self, identity: Identity) -> Reason | None:
         """Why an open stream of this identity must end; None while it may go on. Without I/O."""
-        if identity.expires_at is not None and identity.expires_at <= epoch_ms():
-            return Reason.EXPIRED_TOKEN
-        refused = self._barred(identity) or self._resolve(identity.user, identity.tenant, identity.tier)
-        return refused.reason if isinstance(refused, Reject) and refused.reason is not Reason.STORE else None
+        return self.claims.verdict(identity)
+
+    def limits_of(self, identity: Identity) -> Limits | None:
+        """What holds for an identity; None when it may not stream."""
+        return self.claims.limits_of(identity)
+
+    def tenant_of(self, identity: Identity | None) -> str | None:
+        """In whose name a client comes, whether or not it may stream; None where nobody is known."""
+        return self.claims.tenant_of(identity)
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
-        found = await self._take(identity, stream_class)
+        who = asker(identity, stream_class)
+        known = self.known_full.find(who, epoch_ms())
+        if known is not None:
+            return known
+        claim = self.claims.make(identity, stream_class)
+        if isinstance(claim, Reject):
+            return claim
+        found = None if self.circuit.is_open else await self._take(claim, identity, stream_class, who)
+        if found is None:
+            found = self._decide_alone(self.claims.again(claim), identity, stream_class)
         if isinstance(found, Lease):
             limits = self.limits_of(identity)
             self.journal.admitted[limits.tier if limits is not None else ""] += 1
         return found
 
-    async def _take(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
-        claim = self._claim(identity, stream_class)
-        if isinstance(claim, Reject):
-            return claim
+    async def _take(
+        self, claim: Claim, identity: Identity, stream_class: StreamClass, who: Hashable | None
+    ) -> Lease | Reject | None:
+        """Take the slots from the store; None when it is away."""
         confirmed = None
         deadline = asyncio.get_running_loop().time() + self.conf.store_timeout_seconds
         try:
             found = await self.store.acquire(claim)
             if isinstance(found, Full) and found.victim is not None:
                 confirmed = self._order_end(found.victim)
-                claim = self._recounted(claim)
+                claim = self.claims.recounted(claim)
                 async with asyncio.timeout_at(deadline):
                     found = await self.store.swap(claim, found.victim.stream)
         except (StoreUnavailable, TimeoutError) as exc:
-            return self._unavailable(exc)
-        self._answered()
+            self._failed(exc)
+            return None
+        self.availability.answered()
         if isinstance(found, Full):
-            return rejected(claim, found)
-        held = Held(claim.stream, tuple(d.key for d in claim.demands), claim.age)
-        lease = Lease(held, identity, stream_class, found.now)
-        self._hold(lease)
-        if claim.age is not None:
-            self.journal.per_user.observe(found.in_use[0])
+            reject = rejected(claim, found)
+            if who is not None and not claim.evict:
+                self.known_full.note(who, claim.demands[found.position].key, reject, epoch_ms())
+            return reject
+        lease = self._admitted(claim, found, identity, stream_class)
         if confirmed is not None and found.swapped:
             await self._confirmed(confirmed, lease)
         return lease
 
+    def _admitted(self, claim: Claim, found: Admitted, identity: Identity, stream_class: StreamClass) -> Lease:
+        lease = Lease(held_by(claim), identity, stream_class, found.now, found.now + self._lease_ms)
+        self._hold(lease)
+        if claim.age is not None:
+            self.journal.per_user.observe(found.in_use[0])
+        return lease
+
+    def _decide_alone(self, claim: Claim, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
+        """Decide while the store is away, as the tier wants it. What is admitted, the store adopts when it is back.
+
+        Under an id of its own: an acquire that was not answered is released in the end, this stream must not be.
+        """
+        now = self.journal.now_ms()
+        shared = self.local.shared(claim)
+        refused = self._refused_alone(shared, identity, now)
+        if isinstance(refused, Reject):
+            self.journal.outage["rejected"] += 1
+            return refused
+        if refused is not None:
+            self.local.evicted(claim, now)
+            self._end_own(refused)
+        lease = Lease(held_by(claim), identity, stream_class, now)
+        self._hold(lease)
+        if claim.age is not None:
+            self.journal.per_user.observe(self.local.own[claim.demands[0].key])
+        self.journal.outage["admitted"] += 1
+        return lease
+
+    def _refused_alone(self, shared: Claim, identity: Identity, now: int) -> Reject | Victim | None:
+        """Why the outage policy refuses a claim with shares, or who gives way for it; None: there is room."""
+        limits = self.limits_of(identity)
+        if limits is None or limits.outage is Outage.CLOSED:
+            return Reject(Reason.STORE)
+        if limits.outage is Outage.OPEN:
+            return None
+        full = self.local.judge(shared, self.leases.values(), now)
+        return full.victim or rejected(shared, full) if full is not None else None
+
     def exempt(self, stream_class: StreamClass) -> Lease:
         """A lease without a slot: the store is not asked, and the node ends its stream like every other."""
-        return Lease(
-            Held(f"{self.node}-{next(self._numbers)}", (), None), Identity(), stream_class, self.journal.now_ms()
-        )
-
-    def limits_of(self, identity: Identity) -> Limits | None:
-        """What holds for an identity; None when it may not stream."""
-        limits = self._resolve(identity.user, identity.tenant, identity.tier)
-        return limits if isinstance(limits, Limits) else None
-
-    def tenant_of(self, identity: Identity | None) -> str | None:
-        """In whose name a client comes, whether or not it may stream; None where nobody is known."""
-        if identity is None or identity.user is None or identity.tenant is not None:
-            return identity.tenant if identity is not None else None
-        limits = self.limits_of(identity)
-        return limits.tenant if limits is not None else None
-
-    async def greet(self) -> None:
-        """Look for the store before a stream needs it: a wrong address is told at the start."""
-        try:
-            await self.store.usage([])
-        except StoreUnavailable as exc:
-            self._unavailable(exc)
-        else:
-            self._answered()
+        return Lease(Held(self.claims.new_id(), (), None), Identity(), stream_class, self.journal.now_ms())
 
     async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
         """Say what `admit` would, and take nothing: for HEAD."""
-        claim = self._claim(identity, stream_class)
+        known = self.known_full.find(asker(identity, stream_class), epoch_ms())
+        if known is not None:
+            return known
+        claim = self.claims.make(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
-        try:
-            found = await self.store.peek(claim)
-        except StoreUnavailable as exc:
-            return self._unavailable(exc)
-        self._answered()
-        return rejected(claim, found) if isinstance(found, Full) else None
+        if not self.circuit.is_open:
+            try:
+                found = await self.store.peek(claim)
+            except StoreUnavailable as exc:
+                self._failed(exc)
+            else:
+                return rejected(claim, found) if isinstance(found, Full) else None
+        refused = self._refused_alone(self.local.shared(claim), identity, self.journal.now_ms())
+        return refused if isinstance(refused, Reject) else None
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; at once, never waits, and doing it again changes nothing."""
@@ -190,14 +257,30 @@ class Limiter:
             self.store.release(lease.held)
 
     async def readmit(self, lease: Lease) -> Reject | None:
-        """Send a stream whose lease was lost through the gate again, under a new id."""
+        """Send a stream whose lease was lost through the gate again, under a new id; away, it is held on trust."""
         self.release(lease)
-        found = await self._take(lease.identity, lease.stream_class)
+        claim = self.claims.make(lease.identity, lease.stream_class)
+        if isinstance(claim, Reject):
+            return claim
+        found = await self._take(claim, lease.identity, lease.stream_class, None)
         if isinstance(found, Reject):
             return found
-        lease.held = found.held
+        if found is None:
+            lease.held, lease.deadline = held_by(self.claims.again(claim)), 0
+            self._hold(lease)
+            return Reject(Reason.STORE)
+        lease.held, lease.batch, lease.deadline = found.held, found.batch, found.deadline
         self.leases[lease.held.stream] = lease
         return None
+
+    def is_over_limit(self, lease: Lease, in_use: Mapping[str, int]) -> bool:
+        """Whether a scope of this lease, of which so many are in use, holds more than its limit."""
+        claim = self.claims.make(lease.identity, lease.stream_class)
+        if isinstance(claim, Reject):
+            return False
+        return any(NO_LIMIT != demand.limit < in_use.get(demand.key, 0) for demand in claim.demands)
+
+    # -- telling -------------------------------------------------------------------------------------------------
 
     def answer(self, reject: Reject, note: str = "") -> Answer:
         """Mint the decision's id and build what the client is told."""
@@ -210,7 +293,7 @@ class Limiter:
 
     def held_keys(self) -> Collection[str]:
         """The keys of the slot sets in which this node holds something."""
-        return self._own.keys()
+        return self.local.own.keys()
 
     def evicted_marker(self, identity: Identity) -> str:
         """The last event id of an evicted stream: who comes back with it is told not to."""
@@ -226,66 +309,22 @@ class Limiter:
 
     # -- details -------------------------------------------------------------------------------------------------
 
-    def _claim(self, identity: Identity, stream_class: StreamClass) -> Claim | Reject:
-        limits = self._resolve(identity.user, identity.tenant, identity.tier)
-        if isinstance(limits, Reject):
-            return limits
-        barred = self._barred(identity)
-        if barred is not None:
-            return barred
-        demands = tuple(self._demands(identity, limits, stream_class))
-        age = keys.age(limits.tenant, identity.user) if identity.user is not None else None
-        return Claim(f"{self.node}-{next(self._numbers)}", self.node, demands, age, limits.evicts and age is not None)
-
-    def _demands(self, identity: Identity, limits: Limits, stream_class: StreamClass) -> Iterator[Demand]:
-        if identity.user is not None:
-            yield self._demand(Scope.USER, keys.user(limits.tenant, identity.user), limits.user)
-        if stream_class.limit is not None:
-            yield self._demand(Scope.CLASS, keys.stream_class(limits.tenant, stream_class.name), stream_class.limit)
-        if limits.tenant is not None:
-            yield self._demand(Scope.TENANT, keys.tenant(limits.tenant), limits.tenant_total)
-        address_limit = self._address_limit(identity, limits)
-        if address_limit is not None and identity.address is not None:
-            yield self._demand(Scope.ADDRESS, keys.address(identity.address), address_limit)
-        yield self._demand(Scope.FLEET, keys.fleet(), self.policy.fleet_limit)
-
-    def _barred(self, identity: Identity) -> Reject | None:
-        """Whether an identity may hold nothing at all, whatever its limits."""
-        if self.revocations.covers(identity):
-            return Reject(Reason.REVOKED)
-        rule = self.policy.address_rules.find(identity.address)
-        if rule is not None and rule.action is AddressAction.BLOCK:
-            return Reject(Reason.BLOCKED, Scope.ADDRESS)
-        return None
-
-    def _address_limit(self, identity: Identity, limits: Limits) -> int | None:
-        rule = self.policy.address_rules.find(identity.address)
-        return limits.address if rule is None else rule.limit
-
-    def _demand(self, scope: Scope, key: str, limit: int | None) -> Demand:
-        return Demand(scope, key, NO_LIMIT if limit is None else limit, self._own.get(key, 0))
-
-    def _resolve_uncached(self, user: str | None, tenant: str | None, tier: str | None) -> Limits | Reject:
-        if user is not None and tenant is None:
-            try:
-                tenant = resolve_tenant(user, self.policy, self.conf)
-            except (
-                Exception
-            ):  # the project's own code: never a 500 for a connect, and never a stream without its limits
-                log.exception("TENANT_RESOLVER failed for a user: rejected with 503")
-                return Reject(Reason.STORE)
-        return self.policy.resolve(Identity(user=user, tenant=tenant, tier=tier))
-
-    def _recounted(self, claim: Claim) -> Claim:
-        """The claim with what this node holds now: the victim may have been ours, and have ended meanwhile."""
-        return claim._replace(demands=tuple(d._replace(own=self._own.get(d.key, 0)) for d in claim.demands))
-
     def _order_end(self, victim: Victim) -> asyncio.Future[bool]:
         """Order the victim's end before its place is taken: its node must know why its lease is gone."""
         order = Order(f"{self.node}-{next(self._orders)}", victim.node, victim.stream, Reason.EVICTED)
         confirmed = self.store.order(order, ACK_SECONDS)
         confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
         return confirmed
+
+    def _failed(self, exc: Exception) -> None:
+        self.known_full.clear()
+        self.availability.failed(exc)
+
+    def _end_own(self, victim: Victim) -> None:
+        """Have a stream of this node end for another of its user."""
+        order = Order(f"{self.node}-{next(self._orders)}", self.node, victim.stream, Reason.EVICTED)
+        if self._carry_out is not None:
+            self._carry_out(order)
 
     async def _confirmed(self, confirmed: asyncio.Future[bool], lease: Lease) -> None:
         """Give the victim's node a moment to end it; without its word the newcomer goes on."""
@@ -299,41 +338,20 @@ class Limiter:
 
     def _hold(self, lease: Lease) -> None:
         self.leases[lease.held.stream] = lease
+        lease.batch = self.batches.add(lease.held)
+        self.local.hold(lease.held)
         self.journal.touched.update(lease.held.keys)
-        for key in lease.held.keys:
-            self._own[key] += 1
         if lease.identity.address is not None:
             self.addresses[lease.identity.address] += 1
 
     def _disown(self, lease: Lease) -> None:
+        if lease.batch is not None:
+            self.batches.discard(lease.batch, lease.held)
+        self.local.drop(lease.held)
+        self.known_full.freed(lease.held.keys)
         self.journal.touched.update(lease.held.keys)
-        for key in lease.held.keys:
-            count_down(self._own, key)
         if lease.identity.address is not None:
             count_down(self.addresses, lease.identity.address)
-
-    def _unavailable(self, exc: Exception) -> Reject:
-        if self._reachable is not False:
-            cause = str(exc) or f"no answer within {self.conf.store_timeout_seconds:g} s"
-            hint = "" if self._reachable else NEVER_REACHED
-            self._reachable = False
-            log.warning(
-                "the slot store does not answer (%s): streams are rejected with 503 until it does%s", cause, hint
-            )
-        return Reject(Reason.STORE)
-
-    def _answered(self) -> None:
-        if not self._reachable:
-            if self._reachable is False:
-                log.warning("the slot store answers again")
-            self._reachable = True
-
-
-def count_down(counts: Counter[str], key: str) -> None:
-    """Take one away; what is at zero takes no room."""
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
 
 
 def build_limiter() -> Limiter:
@@ -346,3 +364,13 @@ def rejected(claim: Claim, full: Full) -> Reject:
     """The rejection that a full scope means."""
     demand = claim.demands[full.position]
     return Reject(LIMIT_REASONS[demand.scope], demand.scope, demand.limit, full.in_use)
+
+
+def held_by(claim: Claim) -> Held:
+    """The lease of a claim that was granted."""
+    return Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age)
+
+
+def asker(identity: Identity, stream_class: StreamClass) -> Hashable:
+    """Who asks for what: whoever is equal in this is answered alike."""
+    return identity.user, identity.tenant, identity.tier, identity.address, stream_class.name

@@ -40,6 +40,8 @@ POLICY: dict[str, Any] = {
         "evicting": {"user_limit": 2, "at_user_limit": "evict"},
         "open": {},
         "addressed": {"address_limit": 2},
+        "shut": {"user_limit": 2, "outage": "closed"},
+        "trusting": {"user_limit": 2, "outage": "open"},
     },
     "tenants": {
         "acme": {"tier": "free"},
@@ -47,12 +49,16 @@ POLICY: dict[str, Any] = {
         "evil": {"tier": "evicting"},
         "open": {"tier": "open"},
         "addressed": {"tier": "addressed"},
+        "shut": {"tier": "shut"},
+        "trusting": {"tier": "trusting"},
         "gone": {"tier": "free", "suspended": True},
     },
     "memberships": [{"user": "member", "tenant": "acme"}],
 }
 EVENTS = StreamClass("events")
 ALICE = Identity(user="alice", tenant="acme", address="192.0.2.1")
+CLOE = Identity(user="cloe", tenant="shut", address="192.0.2.1")
+OTTO = Identity(user="otto", tenant="trusting", address="192.0.2.1")
 EVA = Identity(user="eva", tenant="evil", address="192.0.2.1")
 
 
@@ -138,7 +144,7 @@ async def admitted(limiter: Limiter, identity: Identity, stream_class: StreamCla
 
 
 def is_empty(limiter: Limiter) -> bool:
-    return watched(limiter).is_empty and not limiter.leases and not limiter._own
+    return watched(limiter).is_empty and not limiter.leases and not limiter.local.own
 
 
 class TestClaim:
@@ -303,7 +309,7 @@ class TestRelease:
         for _ in range(3):
             limiter.release(first)
         assert limiter.leases == {second.held.stream: second}
-        assert limiter._own == dict.fromkeys(second.held.keys, 1)
+        assert limiter.local.own == dict.fromkeys(second.held.keys, 1)
         assert watched(limiter).calls["release"] == 1
 
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["acme", "evil", None]), st.integers(0, 9))))
@@ -322,7 +328,7 @@ class TestRelease:
                     found = await limiter.admit(Identity(user=user, tenant=tenant), EVENTS)
                     held += [found] if isinstance(found, Lease) else []
                 held_keys = Counter(key for lease in limiter.leases.values() for key in lease.held.keys)
-                assert limiter._own == held_keys
+                assert limiter.local.own == held_keys
             for lease in held:
                 limiter.release(lease)
             assert is_empty(limiter)
@@ -377,7 +383,7 @@ class Owner:
         self.limiter = limiter
         self.orders: list[Order] = []
         self.confirms = confirms
-        limiter.store.listen(limiter.node, self.on_order)
+        limiter.listen(self.on_order)
 
     def on_order(self, order: Order) -> None:
         self.orders.append(order)
@@ -464,12 +470,16 @@ class TestEvict:
         assert await limiter.admit(EVA, EVENTS) == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
 
     @pytest.mark.parametrize("call", ["acquire", "swap"])
-    async def test_a_store_that_fails_on_the_way_is_a_rejection(self, limiter: Limiter, call: str) -> None:
-        Owner(limiter)
-        for _ in range(2):
-            await admitted(limiter, EVA)
+    async def test_where_the_store_fails_on_the_way_the_oldest_here_gives_way(
+        self, limiter: Limiter, call: str
+    ) -> None:
+        owner = Owner(limiter)
+        oldest, newer = [await admitted(limiter, EVA) for _ in range(2)]
         watched(limiter).away.add(call)
-        assert await limiter.admit(EVA, EVENTS) == Reject(Reason.STORE)
+        newest = await admitted(limiter, EVA)
+        assert {order.stream for order in owner.orders} == {oldest.held.stream}
+        await asyncio.sleep(0)
+        assert set(limiter.leases) == {newer.held.stream, newest.held.stream}
 
 
 class TestEvictedMarker:
@@ -505,11 +515,14 @@ class TestReadmit:
         assert await limiter.readmit(lease) == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
         assert set(limiter.leases) == {other.held.stream, third.held.stream}
 
-    async def test_without_a_store_it_is_rejected_and_holds_nothing(self, limiter: Limiter) -> None:
+    async def test_without_a_store_it_is_held_on_trust_and_unacknowledged(self, limiter: Limiter) -> None:
         lease = await admitted(limiter, ALICE)
+        before = lease.held.stream
         watched(limiter).away.add("acquire")
         assert await limiter.readmit(lease) == Reject(Reason.STORE)
-        assert is_empty(limiter)
+        assert (lease.held.stream == before, lease.deadline) == (False, 0)
+        assert limiter.leases == {lease.held.stream: lease}
+        assert [held.stream for batch in limiter.batches for held in batch.leases.values()] == [lease.held.stream]
 
     async def test_afterwards_one_release_is_enough(self, limiter: Limiter) -> None:
         lease = await admitted(limiter, ALICE)
@@ -518,24 +531,118 @@ class TestReadmit:
         assert is_empty(limiter)
 
 
+class TestKnownFull:
+    async def refused(self, limiter: Limiter, identity: Identity = ALICE, times: int = 3) -> Reject:
+        for _ in range(times):
+            found = await limiter.admit(identity, EVENTS)
+            assert isinstance(found, Reject)
+        return found
+
+    async def test_who_retries_without_a_pause_costs_no_call(self, limiter: Limiter) -> None:
+        for _ in range(2):
+            await admitted(limiter, ALICE)
+        found = await self.refused(limiter, times=40)
+        assert found == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
+        assert await limiter.peek(ALICE, EVENTS) == found
+        assert watched(limiter).calls["acquire"] == 2 + 3
+        assert watched(limiter).calls["peek"] == 0
+
+    async def test_a_slot_given_back_here_is_seen_at_once(self, limiter: Limiter) -> None:
+        lease, _ = [await admitted(limiter, ALICE) for _ in range(2)]
+        await self.refused(limiter, times=9)
+        limiter.release(lease)
+        await admitted(limiter, ALICE)
+
+    async def test_others_are_asked_for(self, limiter: Limiter) -> None:
+        for _ in range(2):
+            await admitted(limiter, ALICE)
+        await self.refused(limiter, times=9)
+        await admitted(limiter, Identity(user="bob", tenant="acme", address="192.0.2.1"))
+
+    async def test_a_tier_that_evicts_is_never_known_to_be_full(self, limiter: Limiter) -> None:
+        Owner(limiter)
+        for _ in range(2 + 3):
+            await admitted(limiter, EVA)
+        await self.refused(limiter, EVA, times=9)
+        assert watched(limiter).calls["acquire"] == 2 + 3 + 9
+
+    async def test_an_order_makes_it_ask_again(self, limiter: Limiter) -> None:
+        limiter.listen(lambda order: None)
+        for _ in range(2):
+            await admitted(limiter, ALICE)
+        await self.refused(limiter)
+        watched(limiter).give(Order("x-1", limiter.node, "nobody", "revoked"))
+        await self.refused(limiter, times=1)
+        assert watched(limiter).calls["acquire"] == 2 + 3 + 1
+
+
 class TestStoreAway:
-    @pytest.mark.parametrize("call", ["admit", "peek"])
-    async def test_a_store_that_cannot_be_reached_is_a_rejection(self, limiter: Limiter, call: str) -> None:
-        watched(limiter).away |= {"acquire", "peek"}
-        assert await getattr(limiter, call)(ALICE, EVENTS) == Reject(Reason.STORE)
-        assert is_empty(limiter)
+    def go_away(self, limiter: Limiter) -> None:
+        watched(limiter).away |= {"acquire", "peek", "swap"}
 
     @pytest.mark.parametrize("call", ["admit", "peek"])
-    async def test_a_server_that_takes_connections_and_never_answers_is_one_too(self, call: str) -> None:
+    async def test_a_tier_that_is_closed_is_refused(self, limiter: Limiter, call: str) -> None:
+        self.go_away(limiter)
+        assert await getattr(limiter, call)(CLOE, EVENTS) == Reject(Reason.STORE)
+        assert is_empty(limiter)
+
+    async def test_a_tier_that_is_open_is_admitted_whatever_its_limit(self, limiter: Limiter) -> None:
+        self.go_away(limiter)
+        for _ in range(5):
+            assert await limiter.peek(OTTO, EVENTS) is None
+            await admitted(limiter, OTTO)
+
+    async def test_a_local_tier_is_held_to_the_share_of_this_node(self, limiter: Limiter) -> None:
+        limiter.local.nodes = 2
+        self.go_away(limiter)
+        await admitted(limiter, ALICE)
+        full = Reject(Reason.USER_LIMIT, Scope.USER, 1, 1)
+        assert await limiter.admit(ALICE, EVENTS) == full
+        assert await limiter.peek(ALICE, EVENTS) == full
+        assert limiter.journal.outage == {"admitted": 1, "rejected": 1}
+
+    async def test_what_was_held_before_counts_and_stays(self, limiter: Limiter) -> None:
+        leases = [await admitted(limiter, ALICE) for _ in range(2)]
+        limiter.local.nodes = 2
+        self.go_away(limiter)
+        assert await limiter.admit(ALICE, EVENTS) == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
+        limiter.release(leases[0])
+        assert await limiter.admit(ALICE, EVENTS) == Reject(Reason.USER_LIMIT, Scope.USER, 1, 1)
+        limiter.release(leases[1])
+        await admitted(limiter, ALICE)
+
+    async def test_what_is_admitted_alone_has_another_id_than_the_call_that_was_not_answered(
+        self, limiter: Limiter
+    ) -> None:
+        self.go_away(limiter)
+        lease = await admitted(limiter, ALICE)
+        assert lease.held.stream not in {claim.stream for claim in watched(limiter).claims}
+        assert lease.deadline == 0
+
+    async def test_two_clients_that_evict_each_other_are_stopped_here_too(self, limiter: Limiter) -> None:
+        Owner(limiter)
+        self.go_away(limiter)
+        for _ in range(2 + 3):
+            await admitted(limiter, EVA)
+            await asyncio.sleep(0)
+        assert await limiter.admit(EVA, EVENTS) == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
+
+    async def test_while_it_is_away_it_is_not_asked(self, limiter: Limiter) -> None:
+        self.go_away(limiter)
+        for _ in range(5):
+            limiter.release(await admitted(limiter, ALICE))
+        assert watched(limiter).calls["acquire"] == 1
+
+    async def test_a_server_that_takes_connections_and_never_answers_is_away(self) -> None:
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as stalled:
             url = "redis://{}:{}".format(*stalled.getsockname())
             with in_force(STORE="redis", REDIS_URL=url, STORE_TIMEOUT_SECONDS=0.1):
                 limiter = build_limiter()
             before = loop.time()
-            assert await getattr(limiter, call)(ALICE, EVENTS) == Reject(Reason.STORE)
+            await admitted(limiter, ALICE)
+            assert await limiter.admit(CLOE, EVENTS) == Reject(Reason.STORE)
             assert loop.time() - before < 1
-            assert not limiter.leases
             await limiter.aclose()
 
     async def test_all_calls_of_an_evicting_decision_share_one_deadline(self) -> None:
@@ -543,32 +650,26 @@ class TestStoreAway:
         for _ in range(2):
             await admitted(limiter, EVA)
         watched(limiter).delay_seconds = 0.15
-        assert await limiter.admit(EVA, EVENTS) == Reject(Reason.STORE)
+        await admitted(limiter, EVA)
+        assert limiter.circuit.is_open
 
     async def test_it_is_said_once_when_it_goes_and_once_when_it_comes_back(
         self, limiter: Limiter, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "sse_limits")
-        watched(limiter).away |= {"acquire", "peek"}
+        self.go_away(limiter)
         for _ in range(5):
             await limiter.admit(ALICE, EVENTS)
             await limiter.peek(ALICE, EVENTS)
         assert [(record.levelname, "no answer" in record.message) for record in caplog.records] == [("WARNING", True)]
         caplog.clear()
         watched(limiter).away.clear()
-        for _ in range(5):
-            await limiter.peek(ALICE, EVENTS)
-            limiter.release(await admitted(limiter, ALICE))
-        assert [record.message for record in caplog.records] == ["the slot store answers again"]
-
-    async def test_a_full_scope_is_an_answer_too(self, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+        assert await limiter.availability.probe()
         for _ in range(2):
-            await admitted(limiter, ALICE)
-        watched(limiter).away.add("peek")
-        await limiter.peek(ALICE, EVENTS)
-        caplog.clear()
-        assert isinstance(await limiter.admit(ALICE, EVENTS), Reject)
-        assert [record.message for record in caplog.records] == ["the slot store answers again"]
+            limiter.availability.came_back()
+        assert ["answers again" in record.message for record in caplog.records] == [True]
+        assert await limiter.admit(EVA, EVENTS)
+        assert watched(limiter).calls["acquire"] == 2
 
     async def test_other_faults_are_not_hidden(self, limiter: Limiter) -> None:
         limiter.store = None  # type: ignore[assignment]

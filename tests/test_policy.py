@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from project.demo_policy import POLICY as DEMO
 from sse_limits.conf import Conf, InvalidConfiguration, Problem
 from sse_limits.core.identity import Identity
-from sse_limits.core.limits import FIELDS, AtUserLimit, Limits, Membership, Overrides, Policy, Tenant, Tier, UserLimit
+from sse_limits.core.limits import (
+    FIELDS,
+    AtUserLimit,
+    Limits,
+    Membership,
+    Outage,
+    Overrides,
+    Policy,
+    Tenant,
+    Tier,
+    UserLimit,
+)
 from sse_limits.core.rejections import Reason, Reject
 from sse_limits.policy import BUILT_IN, get_policy, problems, resolve_tenant
 
@@ -53,8 +64,8 @@ class TestWhatItBecomes:
         assert (policy.default_tier, policy.anonymous_tier, policy.fleet_limit) == ("free", "anonymous", None)
 
     def test_every_section_and_field_arrives(self) -> None:
-        every = {"user_limit": 1, "tenant_limit": 0, "address_limit": 3, "at_user_limit": "evict"}
-        overrides = Overrides(1, 0, 3, AtUserLimit.EVICT)
+        every = {"user_limit": 1, "tenant_limit": 0, "address_limit": 3, "at_user_limit": "evict", "outage": "open"}
+        overrides = Overrides(1, 0, 3, AtUserLimit.EVICT, outage=Outage.OPEN)
         policy = built(
             {
                 "tiers": {**TIERS, "pro": {"name": "Professional", **every}},
@@ -149,6 +160,12 @@ class TestValues:
         found = only({"tiers": {"free": {"at_user_limit": value}}})
         message = f"SSE_LIMITS: POLICY['tiers']['free']['at_user_limit'] is {value!r}."
         assert found == Problem("E005", message, "Write 'reject' or 'evict'.")
+
+    @pytest.mark.parametrize("value", ["", "Local", "shut", True, 1, [], {}, ["open"]])
+    def test_outage_is_one_of_three(self, value: object) -> None:
+        found = only({"tiers": {"free": {"outage": value}}})
+        message = f"SSE_LIMITS: POLICY['tiers']['free']['outage'] is {value!r}."
+        assert found == Problem("E005", message, "Write 'local', 'open' or 'closed'.")
 
     @pytest.mark.parametrize(
         ("section", "name"), [("tenants", "suspended"), ("users", "suspended"), ("memberships", "is_default")]

@@ -31,6 +31,7 @@ OVERRIDES: dict[str, Any] = {
     "at_user_limit": "evict",
     "lane_events": 4,
     "max_message_bytes": 5,
+    "outage": "closed",
 }
 
 

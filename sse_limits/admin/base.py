@@ -15,6 +15,8 @@ from django.utils.translation import gettext as _
 from sse_limits.conf import get_conf
 from sse_limits.models import PolicyVersion
 
+from .inheritance import CHOICES
+
 if TYPE_CHECKING:  # the stubs' classes are generic, Django's are not
     ModelAdmin = admin.ModelAdmin[Any]
     TabularInline = admin.TabularInline[Any, Any]
@@ -60,7 +62,7 @@ class EditableUnlessFixed(Mixin):
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Name the empty choice of a limit."""
-        if db_field.name == "at_user_limit":
+        if db_field.name in CHOICES:
             kwargs["choices"] = db_field.get_choices(blank_choice=[("", _("Inherit"))])
         return super().formfield_for_choice_field(db_field, request, **kwargs)
 

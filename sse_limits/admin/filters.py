@@ -42,4 +42,13 @@ class AtUserLimitFilter(admin.ChoicesFieldListFilter):
         self.title = _("what happens at a user's limit")
 
 
+class OutageFilter(admin.ChoicesFieldListFilter):
+    """As above."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = _("what happens while the store is away")
+
+
 AT_USER_LIMIT = ("at_user_limit", AtUserLimitFilter)
+OUTAGE = ("outage", OutageFilter)

@@ -27,12 +27,16 @@ class Step(NamedTuple):
 
 
 Steps = Sequence[Step]
+CHOICES: Mapping[str, Any] = {"at_user_limit": Overridable.AtUserLimit, "outage": Overridable.Outage}
 
 
 def defaults() -> list[Step]:
     """What holds where nobody has set anything."""
     return [
-        Step(_("default"), {"at_user_limit": Overridable.AtUserLimit.REJECT.value}),
+        Step(
+            _("default"),
+            {"at_user_limit": Overridable.AtUserLimit.REJECT.value, "outage": Overridable.Outage.LOCAL.value},
+        ),
         Step(_("LANE_EVENTS in the settings"), {"lane_events": get_conf().lane_events}),
     ]
 
@@ -93,7 +97,7 @@ def display(name: str, value: Any) -> str:
     """A value for people."""
     if value is None:
         return _("none")
-    if name == "at_user_limit":
-        return str(Overridable.AtUserLimit(value).label)
+    if name in CHOICES:
+        return str(CHOICES[name](value).label)
     number = number_format(value, force_grouping=True)
     return _("%(number)s bytes") % {"number": number} if name == "max_message_bytes" else number

@@ -22,13 +22,11 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sse_limits.models import Overridable
-
 from . import inheritance
 from .base import ModelForm, PolicyAdmin
 from .inheritance import Step, Steps
 
-NAMES = ("tenant_limit", "user_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes")
+NAMES = ("tenant_limit", "user_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes", "outage")
 CLASS = "sl-limits"
 SCRIPT: Any = forms.Script("sse_limits/admin/limits.js", type="module")  # the stubs know paths only
 
@@ -130,7 +128,10 @@ class LimitsAdmin(PolicyAdmin):
                 "url": reverse(f"{self.admin_site.name}:{self._url_name()}"),
                 "steps": _as_json(inherited),
                 "texts": _texts(),
-                "choices": {"at_user_limit": {each.value: str(each.label) for each in Overridable.AtUserLimit}},
+                "choices": {
+                    name: {each.value: str(each.label) for each in choices}
+                    for name, choices in inheritance.CHOICES.items()
+                },
             },
         }
         return super().render_change_form(request, {**context, **table}, *args, **kwargs)
@@ -153,7 +154,7 @@ class LimitsAdmin(PolicyAdmin):
 
     def _show_inherited(self, form: Any, inherited: Steps) -> None:
         for name in NAMES:
-            if name in form.fields and name != "at_user_limit":
+            if name in form.fields and name not in inheritance.CHOICES:
                 value, _source = inheritance.find(name, inherited)
                 attrs = form.fields[name].widget.attrs
                 attrs["placeholder"] = _("none") if value is None else value

@@ -21,7 +21,7 @@ from sse_limits.models import Tenant, TenantMembership, Tier, UserLimit
 
 from . import inheritance
 from .base import EditableUnlessFixed, TabularInline
-from .filters import AT_USER_LIMIT, OwnLimitsFilter
+from .filters import AT_USER_LIMIT, OUTAGE, OwnLimitsFilter
 from .inheritance import Step, Steps
 from .limits import NAMES, LimitsAdmin, LimitsForm
 from .memberships import MembershipForm, user_autocomplete
@@ -71,7 +71,7 @@ class TenantAdmin(SuspendableAdmin, LimitsAdmin):
     fields = ("name", "slug", "tier", "suspended", *NAMES)
     inlines = (UserLimitInline, MembershipInline)
     list_display = ("slug", "name", "tier", "tenant_streams", "user_streams", "suspension")
-    list_filter = ("tier", "suspended", OwnLimitsFilter, AT_USER_LIMIT)
+    list_filter = ("tier", "suspended", OwnLimitsFilter, AT_USER_LIMIT, OUTAGE)
     list_select_related = ("tier",)
     search_fields = ("slug", "name")
     autocomplete_fields = ("tier",)

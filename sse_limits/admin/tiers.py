@@ -67,6 +67,7 @@ class TierAdmin(LimitsAdmin):
         "user_limit",
         "address_limit",
         "at_user_limit",
+        "outage",
         "used_for",
     )
     search_fields = ("slug", "name")

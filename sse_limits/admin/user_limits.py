@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from sse_limits.models import Tenant, UserLimit
 
 from . import inheritance
-from .filters import AT_USER_LIMIT, OwnLimitsFilter
+from .filters import AT_USER_LIMIT, OUTAGE, OwnLimitsFilter
 from .inheritance import Step, Steps
 from .limits import NAMES, LimitsAdmin
 from .suspension import SuspendableAdmin
@@ -35,7 +35,7 @@ class UserLimitAdmin(SuspendableAdmin, LimitsAdmin):
     limit_names = ("user_limit", *(name for name in NAMES if name != "user_limit"))
     fields = ("tenant", "user", "suspended", *limit_names)
     list_display = ("user", "tenant", "others", "suspension")
-    list_filter = ("suspended", OwnLimitsFilter, AT_USER_LIMIT, "tenant__tier")
+    list_filter = ("suspended", OwnLimitsFilter, AT_USER_LIMIT, OUTAGE, "tenant__tier")
     list_select_related = ("tenant__tier",)
     search_fields = ("user", "tenant__slug", "tenant__name")
     autocomplete_fields = ("tenant",)

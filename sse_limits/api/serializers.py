@@ -110,6 +110,7 @@ class TierRow(serializers.Serializer[Any]):
     at_user_limit = serializers.CharField(allow_null=True)
     lane_events = serializers.IntegerField(allow_null=True)
     max_message_bytes = serializers.IntegerField(allow_null=True)
+    outage = serializers.CharField(allow_null=True)
 
 
 class Tiers(serializers.Serializer[Any]):

@@ -24,6 +24,14 @@ class AtUserLimit(StrEnum):
     EVICT = "evict"
 
 
+class Outage(StrEnum):
+    """Who is admitted while the slot store is away: each node's share of the limit, everybody, or nobody."""
+
+    LOCAL = "local"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """Limits that a tier, a tenant or a user may set; None inherits from the step before."""
@@ -34,9 +42,11 @@ class Overrides:
     at_user_limit: AtUserLimit | None = None
     lane_events: int | None = None
     max_message_bytes: int | None = None
+    outage: Outage | None = None
 
 
-FIELDS = ("user_limit", "tenant_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes")
+FIELDS = ("user_limit", "tenant_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes", "outage")
+CHOICES: Mapping[str, type[StrEnum]] = MappingProxyType({"at_user_limit": AtUserLimit, "outage": Outage})
 NOTHING = Overrides()
 
 
@@ -122,6 +132,7 @@ class Limits:
     evicts: bool
     lane_events: int | None = None
     max_message_bytes: int | None = None
+    outage: Outage = Outage.LOCAL
     provenance: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -218,7 +229,7 @@ class Policy:
             steps.append((Source("tenant", tenant.slug), tenant.overrides))
         if user is not None:
             steps.append((Source("user", ""), user.overrides))
-        values: dict[str, int | AtUserLimit | None] = dict.fromkeys(FIELDS)
+        values: dict[str, int | StrEnum | None] = dict.fromkeys(FIELDS)
         provenance = dict.fromkeys(FIELDS, Source("default", ""))
         for source, overrides in steps:
             for name in FIELDS:
@@ -226,6 +237,7 @@ class Policy:
                 if value is not None:
                     values[name] = value
                     provenance[name] = source
+        outage = values["outage"]
         return Limits(
             tier=tier.slug,
             tenant=tenant.slug if tenant is not None else None,
@@ -235,9 +247,10 @@ class Policy:
             evicts=values["at_user_limit"] == AtUserLimit.EVICT,
             lane_events=_number(values["lane_events"]),
             max_message_bytes=_number(values["max_message_bytes"]),
+            outage=outage if isinstance(outage, Outage) else Outage.LOCAL,
             provenance=MappingProxyType(provenance),
         )
 
 
-def _number(value: int | AtUserLimit | None) -> int | None:
+def _number(value: int | StrEnum | None) -> int | None:
     return value if isinstance(value, int) else None

@@ -8,7 +8,7 @@ and a hypothesis state machine holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -94,14 +94,21 @@ class Full(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The result of a renewal: positions of `leases` of which at least one member was missing or had expired."""
+    """The result of a renewal: the streams of which at least one member was missing or had expired."""
 
     now: int
-    lost: frozenset[int]
+    lost: frozenset[str]
+
+
+class Adopted(NamedTuple):
+    """The result of an adoption: how many living members each slot set holds now."""
+
+    now: int
+    in_use: Mapping[str, int]
 
 
 @dataclass(slots=True)
-class _Damper:
+class Damper:
     """Evictions of one user lately; while `until` lies ahead the user is treated as `reject`."""
 
     until: int = 0
@@ -123,7 +130,7 @@ class _Age:
     """When, where and how each stream of a user was acquired: what eviction reads."""
 
     acquired: dict[str, tuple[int, str]] = field(default_factory=dict)
-    damper: _Damper | None = None
+    damper: Damper | None = None
 
 
 @dataclass(slots=True)
@@ -151,8 +158,10 @@ class SlotModel:
         full = self._first_full(claim, now, victim=None)
         if full is not None:
             return full
-        self._add(claim, now)
+        is_first = self._add(claim, now)
         self._purge(claim, now)
+        if is_first:
+            self._drop_age_of_strangers(claim)
         return Admitted(now, in_use=self._counts(claim))
 
     def swap(self, claim: Claim, victim: str, now: int) -> Admitted | Full:
@@ -162,30 +171,50 @@ class SlotModel:
             return full
         user = claim.demands[0].key
         swapped = self._is_alive(user, victim, now)
-        self._add(claim, now)
+        is_first = self._add(claim, now)
         for demand in claim.demands:
             self.members[demand.key].pop(victim, None)
         if claim.age is not None:
             age = self.ages[claim.age]
             age.acquired.pop(victim, None)
             if swapped:
-                age.damper = age.damper or _Damper()
+                age.damper = age.damper or Damper()
                 age.damper.record(now)
         self._purge(claim, now)
+        if is_first and not swapped:
+            self._drop_age_of_strangers(claim)
         return Admitted(now, swapped, self._counts(claim))
 
-    def renew(self, leases: Sequence[Held], now: int) -> Renewed:
+    def renew(self, leases: Iterable[Held], now: int) -> Renewed:
         """Extend the living members of `leases`; an expired or missing member is lost, never revived."""
         lost = set()
-        for position, held in enumerate(leases):
+        for held in leases:
             for key in held.keys:
                 self._purge_key(key, held.age if key == held.keys[0] else None, now)
                 alive = self.members.get(key, {})
                 if held.stream in alive:
                     alive[held.stream] = now + self.lease_ms
                 else:
-                    lost.add(position)
+                    lost.add(held.stream)
+            if held.age is not None and not self._has_age(held.age, held.stream):
+                lost.add(held.stream)
         return Renewed(now, frozenset(lost))
+
+    def adopt(self, node: str, leases: Iterable[tuple[Held, int]], now: int) -> Adopted:
+        """Add what `node` holds without asking for a limit: the store had lost its memory, or was away.
+
+        Beside each lease stands since when its stream is open (epoch ms), which eviction reads.
+        """
+        touched = {}
+        for held, since in leases:
+            for key in held.keys:
+                self.members.setdefault(key, {})[held.stream] = now + self.lease_ms
+                touched[key] = held.age if key == held.keys[0] else None
+            if held.age is not None:
+                self.ages.setdefault(held.age, _Age()).acquired[held.stream] = (since, node)
+        for key, age in touched.items():
+            self._purge_key(key, age, now)
+        return Adopted(now, {key: self.count(key, now) for key in touched})
 
     def release(self, held: Held) -> None:
         """Give every slot of `held` back; doing it again changes nothing."""
@@ -207,6 +236,10 @@ class SlotModel:
             age.acquired = {stream: at for stream, at in age.acquired.items() if stream in living}
             if not age.acquired and (age.damper is None or age.damper.is_over(now)):
                 del self.ages[name]
+
+    def _has_age(self, key: str, stream: str) -> bool:
+        age = self.ages.get(key)
+        return age is not None and stream in age.acquired
 
     def _is_alive(self, key: str, stream: str, now: int) -> bool:
         return self.members.get(key, {}).get(stream, 0) > now
@@ -240,11 +273,21 @@ class SlotModel:
         after = [self._in_use(demand, now, stream) for demand in claim.demands]
         return Victim(stream, node) if first_full(claim.demands, after) is None else None
 
-    def _add(self, claim: Claim, now: int) -> None:
+    def _add(self, claim: Claim, now: int) -> bool:
+        """Write the newcomer; whether its user had no ages before."""
         for demand in claim.demands:
             self.members.setdefault(demand.key, {})[claim.stream] = now + self.lease_ms
-        if claim.age is not None:
-            self.ages.setdefault(claim.age, _Age()).acquired[claim.stream] = (now, claim.node)
+        if claim.age is None:
+            return False
+        age = self.ages.setdefault(claim.age, _Age())
+        is_first = not age.acquired and age.damper is None
+        age.acquired[claim.stream] = (now, claim.node)
+        return is_first
+
+    def _drop_age_of_strangers(self, claim: Claim) -> None:
+        """No age was known: if others hold slots, the store has evicted theirs, and the next renewals restore all."""
+        if claim.age is not None and len(self.members[claim.demands[0].key]) > 1:
+            del self.ages[claim.age]
 
     def _counts(self, claim: Claim) -> tuple[int, ...]:
         """What each scope of a claim that was just added and purged holds."""

@@ -26,6 +26,11 @@ class Overridable(PolicyModel):
         REJECT = "reject", _("reject the newcomer")
         EVICT = "evict", _("evict the user's oldest stream")
 
+    class Outage(models.TextChoices):
+        LOCAL = "local", _("local: each node enforces its share")
+        OPEN = "open", _("open: everybody is admitted")
+        CLOSED = "closed", _("closed: refused with 503")
+
     user_limit = models.PositiveIntegerField(
         _("streams of each user"), null=True, blank=True, help_text=_("How many streams one user may hold at once.")
     )
@@ -54,6 +59,17 @@ class Overridable(PolicyModel):
         blank=True,
         validators=[MinValueValidator(1)],
         help_text=_("The largest WebSocket message a client may send, in bytes; a larger one closes with 1009."),
+    )
+    outage = models.CharField(  # noqa: DJ001 - null inherits, as in every field here
+        _("while the store is away"),
+        max_length=10,
+        choices=Outage,
+        null=True,
+        blank=True,
+        help_text=_(
+            "What newcomers get while the slot store does not answer: each node admits its share of the limit from its"
+            " own table, everybody is admitted, or everybody is refused. Open streams stay open."
+        ),
     )
 
     class Meta:

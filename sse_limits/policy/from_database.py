@@ -17,7 +17,7 @@ from django.db.models import Q
 
 from sse_limits.conf import Conf
 from sse_limits.core.address_rules import AddressAction, AddressRule, AddressRules
-from sse_limits.core.limits import FIELDS, AtUserLimit, Membership, Overrides, Policy, Tenant, Tier, UserLimit
+from sse_limits.core.limits import CHOICES, FIELDS, Membership, Overrides, Policy, Tenant, Tier, UserLimit
 from sse_limits.core.revocations import RevocationKind, Revoked
 
 from . import from_settings
@@ -115,5 +115,5 @@ def _memberships() -> Iterator[tuple[str, str, bool]]:
 
 def _overrides(row: dict[str, Any]) -> Overrides:
     values = {name: row[name] for name in FIELDS}
-    choice = values["at_user_limit"]
-    return Overrides(**{**values, "at_user_limit": AtUserLimit(choice) if choice is not None else None})
+    chosen = {name: choices(values[name]) for name, choices in CHOICES.items() if values[name] is not None}
+    return Overrides(**values | chosen)

@@ -13,7 +13,18 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from sse_limits.conf import SETTING, Conf, InvalidConfiguration, Problem
-from sse_limits.core.limits import FIELDS, AtUserLimit, Membership, Overrides, Policy, Tenant, Tier, UserLimit
+from sse_limits.core.limits import (
+    CHOICES,
+    FIELDS,
+    AtUserLimit,
+    Membership,
+    Outage,
+    Overrides,
+    Policy,
+    Tenant,
+    Tier,
+    UserLimit,
+)
 
 BUILT_IN: Mapping[str, Any] = {
     "tiers": {
@@ -115,6 +126,7 @@ VALUES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "lane_events": _SIZE,
     "max_message_bytes": _SIZE,
     "at_user_limit": (lambda value: value is None or value in list(AtUserLimit), "Write 'reject' or 'evict'."),
+    "outage": (lambda value: value is None or value in list(Outage), "Write 'local', 'open' or 'closed'."),
 }
 
 
@@ -197,12 +209,6 @@ def built_in_tiers() -> Mapping[str, Tier]:
 
 
 def _overrides(entry: Mapping[str, Any]) -> Overrides:
-    choice = entry.get("at_user_limit")
-    return Overrides(
-        user_limit=entry.get("user_limit"),
-        tenant_limit=entry.get("tenant_limit"),
-        address_limit=entry.get("address_limit"),
-        lane_events=entry.get("lane_events"),
-        max_message_bytes=entry.get("max_message_bytes"),
-        at_user_limit=AtUserLimit(choice) if choice is not None else None,
-    )
+    values = {name: entry[name] for name in FIELDS if entry.get(name) is not None}
+    chosen = {name: choices(values[name]) for name, choices in CHOICES.items() if name in values}
+    return Overrides(**values | chosen)

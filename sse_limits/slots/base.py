@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sse_limits.core.histogram import Histogram
-from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed
+from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed
+
+from .batches import Batch
 
 
 class SseLimitsError(Exception):
@@ -81,8 +83,14 @@ class SlotStore(Protocol):
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
-        """Extend leases; those that had expired or are missing are reported lost and not revived."""
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
+        """Begin to extend leases; those that had expired or are missing are reported lost and not revived."""
+
+    async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        """Add what `node` holds, and since when (epoch ms), without asking for a limit. At most 100 leases a call."""
+
+    async def probe(self) -> None:
+        """Try whether the store answers and takes writes."""
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order, ahead of later calls; the result says whether somebody listened and confirmed in time."""

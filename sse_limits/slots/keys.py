@@ -66,6 +66,11 @@ def ack(order: str) -> str:
     return f"{PREFIX}ack:{order}"
 
 
+def probe(name: str) -> str:
+    """What a store writes to see whether it can."""
+    return f"{PREFIX}probe:{name}"
+
+
 _KINDS = {"": Scope.FLEET, "tenant": Scope.TENANT, "address": Scope.ADDRESS, "user": Scope.USER, "class": Scope.CLASS}
 
 # -- what is displayed: written once a second by each node, never read for a decision ---------------------------------

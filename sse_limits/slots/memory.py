@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sse_limits.core.slots import Admitted, Claim, Full, Held, Renewed, SlotModel
+from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed, SlotModel
 
 from .base import Latency, OnOrder, Order
+from .batches import Batch
+
+FORGETS_PER_LEASE = 6
 
 
 def epoch_ms() -> int:
@@ -27,6 +30,7 @@ class MemoryStore:
         self.latency = Latency()  # of an exchange that never takes place
         self._model = SlotModel(self.lease_ms)
         self._clock = clock
+        self._forget_at = 0
         self._on_order: OnOrder | None = None
         self._acks: dict[str, asyncio.Future[bool]] = {}
 
@@ -46,12 +50,21 @@ class MemoryStore:
         """Give the slots back."""
         self._model.release(held)
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
-        """Extend leases, and forget what has expired."""
+    async def renew(self, batch: Batch) -> Renewed:
+        """Extend leases, and now and then forget what has expired."""
         now = self._clock()
-        renewed = self._model.renew(leases, now)
-        self._model.expire(now)
+        renewed = self._model.renew(batch.leases.values(), now)
+        if now >= self._forget_at:
+            self._model.expire(now)
+            self._forget_at = now + self.lease_ms // FORGETS_PER_LEASE
         return renewed
+
+    async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        """Add leases without asking for a limit."""
+        return self._model.adopt(node, leases, self._clock())
+
+    async def probe(self) -> None:
+        """Nothing: this process answers."""
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Hand the order to this process, and wait for its confirmation."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import ConnectionPool
 
@@ -21,6 +22,7 @@ from sse_limits.core.slots import (
     DAMPER_HOLD_MS,
     DAMPER_WINDOW_MS,
     Admitted,
+    Adopted,
     Claim,
     Full,
     Held,
@@ -30,13 +32,19 @@ from sse_limits.core.slots import (
 
 from . import scripts
 from .base import OnOrder, Order, StoreUnavailable
+from .batches import Batch
+from .keys import probe
 from .orders import OrderDesk
-from .pipeline import Pipeline
+from .pipeline import Packed, Pipeline, pack
 
-MEMBERS_PER_CALL = 500
+PROBE_BYTES = 8
 UNSURE_AT_MOST = 10_000
 UNSURE_BATCH = 500
 RETRY_SECONDS = (0.05, 1.0)
+NO_DEADLINE = b"0000000000000"  # where the one part of a renewal that changes has its place
+
+Args = tuple[str | int | bytes, ...]
+T = TypeVar("T")
 
 
 class RedisStore:
@@ -54,24 +62,27 @@ class RedisStore:
         self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
         self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
         self._settling: asyncio.Task[None] | None = None
+        self._adopting: set[str] = set()
+        self._probe_key = probe(os.urandom(PROBE_BYTES).hex())
         self._is_closed = False
         self._acquire = scripts.load("acquire")
         self._swap = scripts.load("swap")
         self._peek = scripts.load("peek")
         self._renew = scripts.load("renew")
+        self._adopt = scripts.load("adopt")
         self._release = scripts.load("release")
         self._usage = scripts.load("usage")
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        args: list[str | int] = [claim.stream, self._lease_ms, claim.node, int(claim.evict), *limits(claim)]
-        return verdict(await self._sure(self._acquire, claim, args))
+        args: Args = (claim.stream, self._lease_ms, claim.node, int(claim.evict), *limits(claim))
+        return await self._decided(self._acquire, claim, args)
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
         damper = (DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
-        args: list[str | int] = [claim.stream, self._lease_ms, claim.node, victim, *damper, *limits(claim)]
-        return verdict(await self._sure(self._swap, claim, args))
+        args: Args = (claim.stream, self._lease_ms, claim.node, victim, *damper, *limits(claim))
+        return await self._decided(self._swap, claim, args)
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
@@ -79,16 +90,43 @@ class RedisStore:
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
+        if held.stream in self._adopting:  # what was not answered may still arrive, and behind this
+            self._adopting.discard(held.stream)
+            self._doubt(held)
         self._send_release(held).add_done_callback(lambda reply: self._check_release(reply, held))
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
-        calls = list(renewals(leases))
-        replies = await gather(self._upkeep.run(self._renew, keys, (self._lease_ms, *args)) for keys, args, _ in calls)
-        lost = {
-            positions[at - 1] for (_, _, positions), (_, *lost_at) in zip(calls, replies, strict=True) for at in lost_at
-        }
-        return Renewed(max((reply[0] for reply in replies), default=0), frozenset(lost))
+        if not batch.leases:
+            return answered(Renewed(0, frozenset()))
+        if batch.prepared is None:
+            streams, keys, groups = renewal(batch.leases.values())
+            args: Args = (self._lease_ms, NO_DEADLINE, len(streams), *streams, *groups)
+            command, wire = pack(self._renew.evalsha(keys, args))
+            batch.prepared = (command, *wire.split(NO_DEADLINE, 1), streams)
+        command, before, after, streams = batch.prepared
+        packed = Packed(command, b"%b%013d%b" % (before, batch.deadline, after))
+        return renewed(self._upkeep.send(packed, self._renew), streams)
+
+    async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        """Add what `node` holds, and since when (epoch ms), without asking for a limit."""
+        keys, slot_sets, args = adoption(leases)
+        self._adopting.update(held.stream for held, _ in leases)
+        is_answered = False
+        try:
+            now, *counts = await self._upkeep.run(self._adopt, keys, (self._lease_ms, node, *args))
+            is_answered = True
+        finally:
+            for held, _ in leases:
+                if held.stream not in self._adopting:  # released meanwhile, and perhaps before it was added
+                    self._doubt(held)
+                elif is_answered:
+                    self._adopting.discard(held.stream)
+        return Adopted(now, dict(zip(slot_sets, counts, strict=True)))
+
+    async def probe(self) -> None:
+        """Write a key that nobody reads: a demoted server and one out of memory answer to everything else."""
+        await self._decisions.call(("SET", self._probe_key, "", "PX", self._lease_ms))
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order; the result says whether somebody listened and confirmed in time."""
@@ -126,10 +164,10 @@ class RedisStore:
         await self._decisions.aclose()
         await self._upkeep.aclose()
 
-    async def _sure(self, script: scripts.Script, claim: Claim, args: Sequence[str | int]) -> list[Any]:
+    async def _decided(self, script: scripts.Script, claim: Claim, args: Args) -> Admitted | Full:
         """Run an acquire or a swap; without an answer the slots may be held all the same."""
         try:
-            return list(await self._decisions.run(script, keys_of(claim), args))
+            return verdict(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
             self._doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
             raise
@@ -182,40 +220,91 @@ def keys_of(claim: Claim) -> list[str]:
 
 def limits(claim: Claim) -> list[int]:
     """The limit and the own count of each demand, in the order of the keys."""
-    return [number for demand in claim.demands for number in (demand.limit, demand.own)]
+    found: list[int] = []
+    for demand in claim.demands:
+        found += (demand.limit, demand.own)
+    return found
 
 
 def verdict(reply: Sequence[Any]) -> Admitted | Full:
     """Read the flat array that acquire, swap and peek return."""
-    admitted, now, *rest = reply
-    if admitted:
-        return Admitted(now, bool(rest and rest[0]), tuple(rest[1:]))
-    position, held, *victim = rest
+    if reply[0]:
+        return Admitted(reply[1], len(reply) > 2 and reply[2] == 1, tuple(reply[3:]))
+    _, now, position, held, *victim = reply
     return Full(now, position - 1, held, Victim(victim[0].decode(), victim[1].decode()) if victim else None)
 
 
-def renewals(leases: Sequence[Held]) -> Iterator[tuple[list[str], list[str | int], list[int]]]:
-    """Group members by slot set into calls of bounded size: keys, arguments, and the lease of each member."""
+async def answered(answer: T) -> T:
+    """An answer that needs no question."""
+    return answer
+
+
+async def renewed(reply: asyncio.Future[Any], streams: Sequence[str]) -> Renewed:
+    """Read the answer to a renewal of these streams."""
+    now, *lost = await reply
+    return Renewed(now, frozenset(streams[position - 1] for position in lost) if lost else frozenset())
+
+
+def renewal(leases: Iterable[Held]) -> tuple[list[str], list[str], list[int]]:
+    """The streams, the keys and the groups of a renewal, by slot set.
+
+    Sorted, so that the streams of a user stand together, and those of a tenant.
+    """
+    ordered = sorted(leases, key=by_owner)
+    groups: dict[str, tuple[str | None, list[int]]] = {}
+    for position, held in enumerate(ordered, start=1):
+        age = held.age
+        for key in held.keys:
+            group = groups.get(key)
+            if group is None:
+                groups[key] = (age, [position, position])
+            elif group[1][-1] == position - 1:
+                group[1][-1] = position
+            else:
+                group[1].extend((position, position))
+            age = None
+    keys: list[str] = []
+    args: list[int] = []
+    for key, (age, positions) in groups.items():
+        for at in range(0, len(positions), 2):
+            first, last = positions[at : at + 2]
+            keys += [key] if age is None else [key, age]
+            args += [first if age is None else -first, last]
+    return [held.stream for held in ordered], keys, args
+
+
+def by_owner(held: Held) -> tuple[str, tuple[str, ...]]:
+    """Tenants stand in the tags of the age hashes."""
+    return held.age or "", held.keys
+
+
+def adoption(leases: Sequence[tuple[Held, int]]) -> tuple[list[str], list[str], list[str | int]]:
+    """The keys, the slot sets among them, and the members of an adoption."""
+    since = {held.stream: at for held, at in leases}
     keys: list[str] = []
     args: list[str | int] = []
-    positions: list[int] = []
-    for key, (age, found) in by_key(leases).items():
-        for start in range(0, len(found), MEMBERS_PER_CALL):
-            part = found[start : start + MEMBERS_PER_CALL]
-            if positions and len(positions) + len(part) > MEMBERS_PER_CALL:
-                yield keys, args, positions
-                keys, args, positions = [], [], []
-            keys += [key] if age is None else [key, age]
-            args += [len(part) if age is None else -len(part), *(leases[at].stream for at in part)]
-            positions += part
-    if positions:
-        yield keys, args, positions
+    groups = by_key(held for held, _ in leases)
+    for key, (age, found) in groups.items():
+        if age is None:
+            keys.append(key)
+            args += [len(found), *found]
+        else:
+            keys += [key, age]
+            args.append(-len(found))
+            args += (part for stream in found for part in (stream, since[stream]))
+    return keys, list(groups), args
 
 
-def by_key(leases: Sequence[Held]) -> dict[str, tuple[str | None, list[int]]]:
-    """The positions of the leases in each slot set, with the age hash of a user's set."""
-    found: dict[str, tuple[str | None, list[int]]] = {}
-    for position, held in enumerate(leases):
-        for index, key in enumerate(held.keys):
-            found.setdefault(key, (held.age if index == 0 else None, []))[1].append(position)
+def by_key(leases: Iterable[Held]) -> dict[str, tuple[str | None, list[str]]]:
+    """The streams in each slot set, with the age hash of a user's set."""
+    found: dict[str, tuple[str | None, list[str]]] = {}
+    for held in leases:
+        age = held.age
+        for key in held.keys:
+            group = found.get(key)
+            if group is None:
+                found[key] = (age, [held.stream])
+            else:
+                group[1].append(held.stream)
+            age = None
     return found

@@ -77,8 +77,17 @@ class Node:
         loop = asyncio.get_running_loop()
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
-        self.limiter.store.listen(self.limiter.node, self.carry_out)
-        works = [self._renewal.run, self._watch, self._recheck.run, self.hub.run, self._writer.run, self._lag.run]
+        self.limiter.listen(self.carry_out)
+        works = [
+            self._renewal.run,
+            self._renewal.look_for_the_store,
+            self._renewal.still.run,
+            self._watch,
+            self._recheck.run,
+            self.hub.run,
+            self._writer.run,
+            self._lag.run,
+        ]
         works += [self._reaping.run] if self._reaping is not None else []
         for work in works:
             self.spawn(self._keep_running(work))
@@ -101,9 +110,9 @@ class Node:
         """The admitted streams."""
         return list(self._streams.values())
 
-    def holds(self, stream: RunningStream, name: str) -> bool:
-        """Whether a stream is still here, under this id."""
-        return self._streams.get(name) is stream
+    def find(self, name: str) -> RunningStream | None:
+        """The admitted stream with this id."""
+        return self._streams.get(name)
 
     def add(self, stream: RunningStream) -> None:
         """Note an admitted stream."""

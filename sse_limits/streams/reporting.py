@@ -123,6 +123,7 @@ class NodeSource:
         found = dict(self._limiter.journal.counters())
         found |= dict(self._limiter.store.latency.seconds.samples("sse_store_seconds"))
         found["sse_queue_depth"] = self._queued
+        found["sse_store_away"] = float(self._limiter.circuit.is_open)
         return found
 
     def detail(self, reject: Reject, found: Answer, about: About, address: str | None) -> DecisionRow | None:

@@ -25,7 +25,8 @@ class TestTheTableOfLimits:
         page = admin_client.get(url("tenant_change", acme.pk))
         rows = {row.name: row for row in page.context["limit_rows"]}
         assert list(rows) == [
-            *("tenant_limit", "user_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes")
+            *("tenant_limit", "user_limit", "address_limit", "at_user_limit", "lane_events", "max_message_bytes"),
+            "outage",
         ]
         assert [name for name, row in rows.items() if row.is_set] == ["tenant_limit"]
         assert "<b>240</b>" in rows["tenant_limit"].in_force
@@ -43,6 +44,21 @@ class TestTheTableOfLimits:
             "values": {"tenant_limit": 200, "user_limit": 10, "at_user_limit": "evict"},
         }
 
+    def test_a_choice_says_what_it_does(self, admin_client: Client, acme: Tenant) -> None:
+        page = admin_client.get(url("tenant_change", acme.pk))
+        row = next(row for row in page.context["limit_rows"] if row.name == "outage")
+        assert row.label == "While the store is away"
+        assert "Open streams stay open." in row.help
+        assert "<b>local: each node enforces its share</b>" in row.in_force
+        assert "default" in row.in_force
+        answer = admin_client.post(url("tenant_change", acme.pk), form_data(page, outage="closed"))
+        assert answer.status_code == 302
+        page = admin_client.get(url("tenant_change", acme.pk))
+        row = next(row for row in page.context["limit_rows"] if row.name == "outage")
+        assert "<b>closed: refused with 503</b>" in row.in_force
+        assert "acme (default: local: each node enforces its share)" in row.in_force
+        assert page.context["limits_data"]["choices"]["outage"]["open"] == "open: everybody is admitted"
+
     def test_nothing_on_the_page_is_inline(self, admin_client: Client, acme: Tenant) -> None:
         body = admin_client.get(url("tenant_change", acme.pk)).content.decode()
         assert "style=" not in body
@@ -53,7 +69,7 @@ class TestTheTableOfLimits:
     @pytest.mark.parametrize("model", ["tier", "tenant", "userlimit"])
     def test_a_new_row_shows_what_it_would_inherit(self, admin_client: Client, pro: Tier, model: str) -> None:
         rows = admin_client.get(url(f"{model}_add")).context["limit_rows"]
-        assert len(rows) == 6
+        assert len(rows) == 7
         assert not any(row.is_set for row in rows)
 
     def test_a_row_that_is_begun_elsewhere_inherits_from_there(self, admin_client: Client, acme: Tenant) -> None:

@@ -18,7 +18,8 @@ CHOICES = (None, 1, 2)
 
 @pytest.mark.parametrize(("tier", "tenant", "user"), list(itertools.product(CHOICES, repeat=3)))
 def test_it_agrees_with_the_policy(db: None, tier: int | None, tenant: int | None, user: int | None) -> None:
-    pro = Tier.objects.create(slug="pro", user_limit=tier, lane_events=tier, at_user_limit="evict" if tier else None)
+    choices = {"at_user_limit": "evict", "outage": "closed"} if tier else {}
+    pro = Tier.objects.create(slug="pro", user_limit=tier, lane_events=tier, **choices)
     acme = Tenant.objects.create(slug="acme", tier=pro, user_limit=tenant, tenant_limit=tenant)
     row = UserLimit.objects.create(tenant=acme, user="u1", user_limit=user, address_limit=user)
     limits = read_policy(get_conf(), 1).resolve(Identity(user="u1", tenant="acme"))
@@ -31,6 +32,7 @@ def test_it_agrees_with_the_policy(db: None, tier: int | None, tenant: int | Non
     assert shown["lane_events"] == (limits.lane_events or get_conf().lane_events)
     assert shown["max_message_bytes"] == limits.max_message_bytes
     assert (shown["at_user_limit"] == "evict") == limits.evicts
+    assert shown["outage"] == limits.outage
     labels = {"default": "default", "tier": "tier pro", "tenant": "acme", "user": "u1"}
     for name, source in limits.provenance.items():
         if name != "lane_events" or source.step != "default":
@@ -54,6 +56,9 @@ def test_it_reads_like_a_sentence(db: None) -> None:
     assert text("user_limit", pro) == "<b>none</b> ← default"
     assert text("user_limit", pro, user_limit=0) == "<b>0</b> ← acme (default: none)"
     assert text("at_user_limit", pro) == "<b>evict the user&#x27;s oldest stream</b> ← tier pro"
+    assert text("outage", pro, outage="open") == (
+        "<b>open: everybody is admitted</b> ← acme (default: local: each node enforces its share)"
+    )
     assert text("max_message_bytes", pro) == "<b>65,536 bytes</b> ← tier pro"
     assert text("lane_events", pro) == "<b>64</b> ← LANE_EVENTS in the settings"
 

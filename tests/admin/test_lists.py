@@ -53,6 +53,7 @@ class TestTenants:
             ({"suspended__exact": "1"}, [other]),
             ({"tier__id__exact": acme.tier.pk}, [acme, other]),
             ({"at_user_limit__exact": "evict"}, []),
+            ({"outage__exact": "closed"}, []),
             ({"q": "choc"}, [other]),
         ):
             assert list(admin_client.get(url("tenant_changelist"), query).context["cl"].result_list) == found

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from sse_limits.core.address_rules import AddressAction, AddressRule, AddressRules
 from sse_limits.core.identity import Identity
 from sse_limits.core.limits import (
+    CHOICES,
     FIELDS,
     NOTHING,
     AtUserLimit,
     Limits,
     Membership,
+    Outage,
     Overrides,
     Policy,
     Source,
@@ -38,10 +40,17 @@ EFFECTIVE = {
     "at_user_limit": "evicts",
     "lane_events": "lane_events",
     "max_message_bytes": "max_message_bytes",
+    "outage": "outage",
 }
+DEFAULTS = {"at_user_limit": False, "outage": Outage.LOCAL}
+HIGH = (9, True, Outage.CLOSED)
+LOW = (3, False, Outage.OPEN)
 
 numbers = st.none() | st.integers(0, 10**6)
-overrides = st.builds(Overrides, numbers, numbers, numbers, st.none() | st.sampled_from(AtUserLimit), numbers, numbers)
+overrides = st.builds(
+    Overrides,
+    *(st.none() | st.sampled_from(CHOICES[name]) if name in CHOICES else numbers for name in FIELDS),
+)
 given_fields = pytest.mark.parametrize("name", FIELDS)
 
 
@@ -49,6 +58,8 @@ def only(name: str, *, high: bool = False) -> Overrides:
     """Overrides that set one field and leave the others to be inherited."""
     if name == "at_user_limit":
         return Overrides(at_user_limit=AtUserLimit.EVICT if high else AtUserLimit.REJECT)
+    if name == "outage":
+        return Overrides(outage=Outage.CLOSED if high else Outage.OPEN)
     return Overrides(**{name: 9 if high else 3})
 
 
@@ -66,7 +77,7 @@ def policy(
         version=1,
         tiers={
             "free": Tier("free", "Free", tier),
-            "pro": Tier("pro", "Pro", Overrides(100, 200, 300, AtUserLimit.EVICT, 400, 500)),
+            "pro": Tier("pro", "Pro", Overrides(100, 200, 300, AtUserLimit.EVICT, 400, 500, Outage.OPEN)),
             "anonymous": Tier("anonymous", "Anonymous", Overrides(address_limit=20)),
         },
         tenants={
@@ -86,12 +97,12 @@ def found(policy: Policy, identity: Identity) -> Limits:
     return limits
 
 
-def value(limits: Limits, name: str) -> int | bool | None:
-    result: int | bool | None = getattr(limits, EFFECTIVE[name])
+def value(limits: Limits, name: str) -> int | Outage | None:
+    result: int | Outage | None = getattr(limits, EFFECTIVE[name])
     return result
 
 
-def effective(limit: int | AtUserLimit | None) -> int | bool | None:
+def effective(limit: int | AtUserLimit | Outage | None) -> int | Outage | None:
     return limit == AtUserLimit.EVICT if isinstance(limit, AtUserLimit) else limit
 
 
@@ -103,33 +114,33 @@ class TestInheritance:
         assert [field.name for field in fields(Overrides)] == list(FIELDS) == list(EFFECTIVE)
 
     @given_fields
-    def test_what_nobody_sets_is_the_default_no_limit_and_reject(self, name: str) -> None:
+    def test_what_nobody_sets_is_the_default_no_limit_reject_and_local(self, name: str) -> None:
         limits = found(policy(), U1)
-        assert value(limits, name) in (None, False)
+        assert value(limits, name) == DEFAULTS.get(name)
         assert limits.provenance[name] == DEFAULT
 
     @given_fields
     def test_a_tier_gives_its_tenants_users_what_it_sets(self, name: str) -> None:
         limits = found(policy(tier=only(name, high=True)), U1)
-        assert value(limits, name) in (9, True)
+        assert value(limits, name) in HIGH
         assert limits.provenance[name] == Source("tier", "free")
 
     @given_fields
     def test_a_tenant_s_own_value_comes_before_its_tier_s(self, name: str) -> None:
         limits = found(policy(tier=only(name), tenant=only(name, high=True)), U1)
-        assert value(limits, name) in (9, True)
+        assert value(limits, name) in HIGH
         assert limits.provenance[name] == Source("tenant", "acme")
 
     @given_fields
     def test_a_user_s_own_value_comes_before_all_others(self, name: str) -> None:
         limits = found(policy(tier=only(name), tenant=only(name), user=only(name, high=True)), U1)
-        assert value(limits, name) in (9, True)
+        assert value(limits, name) in HIGH
         assert limits.provenance[name].step == "user"
 
     @given_fields
     def test_a_later_step_may_also_lower(self, name: str) -> None:
         limits = found(policy(tier=only(name, high=True), user=only(name)), U1)
-        assert value(limits, name) in (3, False)
+        assert value(limits, name) in LOW
         assert limits.provenance[name].step == "user"
 
     def test_a_limit_of_zero_is_a_limit_and_not_inherited(self) -> None:
@@ -147,9 +158,7 @@ class TestInheritance:
             set_by = [(step, got) for step, each in steps if each and (got := getattr(each, name)) is not None]
             step, expected = set_by[0] if set_by else ("default", None)
             assert limits.provenance[name].step == step
-            assert value(limits, name) == (
-                effective(expected) or (False if name == "at_user_limit" else effective(expected))
-            )
+            assert value(limits, name) == (effective(expected) if set_by else DEFAULTS.get(name))
 
     @given(overrides, overrides, overrides)
     def test_what_a_user_was_granted_always_wins(self, tier: Overrides, tenant: Overrides, user: Overrides) -> None:

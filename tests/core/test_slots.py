@@ -174,7 +174,7 @@ def test_renewal_revives_nobody_and_reports_exactly_the_lost(steps: list[tuple[s
     alive = {stream for stream, at in model.members.get("fleet", {}).items() if at > now}
     counted = counts(model, now)
     renewed = model.renew(leases, now)
-    assert renewed == Renewed(now, frozenset(at for at, lease in enumerate(leases) if lease.stream not in alive))
+    assert renewed == Renewed(now, frozenset(lease.stream for lease in leases if lease.stream not in alive))
     assert counts(model, now) == counted == counts(model, now + LEASE_MS - 1)
     assert counts(model, now + LEASE_MS) == dict.fromkeys(LIMITS, 0)
 

@@ -17,6 +17,7 @@ from sse_limits.live.journal import ENFORCE
 from sse_limits.live.rows import Cause
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.batches import Batch
 from tests.slots.backends import next_ms, until
 from tests.slots.proxy import Proxy
 from tests.slots.servers import Server
@@ -61,7 +62,7 @@ async def test_a_flushed_server_knows_everything_again_after_a_heartbeat(
     for _ in range(2):
         await station.write()
     server.client.flushall()
-    await station.store.renew([])
+    await station.store.renew(Batch())
     for _ in range(round(HEARTBEAT_SECONDS) + 1):
         await station.write()
     assert server.client.hlen(keys.node_streams(station.id)) == len(streams)

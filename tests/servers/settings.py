@@ -17,9 +17,11 @@ CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 _policy = POLICY
 SSE_LIMITS["POLICY"] = {
     **_policy,
+    "tiers": {**_policy["tiers"], "shut": {"user_limit": 5, "outage": "closed"}},
     "tenants": {
         **_policy["tenants"],
         "hooli": {"name": "Hooli", "tier": "free", "suspended": True},
+        "vault": {"name": "Vault", "tier": "shut"},
         "small": {"name": "Small", "tier": "pro", "user_limit": 2},
     },
     "memberships": [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sse_limits.core.slots import NO_LIMIT, Claim, Demand, Held, Scope
+from sse_limits.core.slots import NO_LIMIT, Claim, Demand, Held, Renewed, Scope
 from sse_limits.slots import keys
 from sse_limits.slots.base import SlotStore
+from sse_limits.slots.batches import Batches
 from sse_limits.slots.memory import MemoryStore, epoch_ms
 from sse_limits.slots.redis import RedisStore
 
@@ -40,6 +41,9 @@ class Backend(Protocol):
 
     def pass_damper(self, key: str, ms: int) -> None:
         """Let time pass for the damper of a user."""
+
+    def lose(self, key: str) -> None:
+        """Lose one key, as a server that evicts keys does."""
 
     def flush(self) -> None:
         """Lose everything, as a restarted server does."""
@@ -76,6 +80,10 @@ class MemoryBackend:
         damper = self.model.ages[key].damper
         damper.until -= ms
         damper.times = tuple(at - ms for at in damper.times)
+
+    def lose(self, key: str) -> None:
+        self.model.members.pop(key, None)
+        self.model.ages.pop(key, None)
 
     def flush(self) -> None:
         self.model.members.clear()
@@ -125,6 +133,9 @@ class RedisBackend:
         until, *times = self.server.client.hget(key, "*").split("|")
         self.server.client.hset(key, "*", "|".join(str(max(0, int(at) - ms)) for at in (until, *times)))
 
+    def lose(self, key: str) -> None:
+        self.server.client.delete(key)
+
     def flush(self) -> None:
         self.server.client.flushall()
 
@@ -157,6 +168,15 @@ def ask(
 
 def held(claim: Claim) -> Held:
     return Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age)
+
+
+async def renew(store: SlotStore, leases: Iterable[Held]) -> Renewed:
+    """Renew leases in batches, as a node does."""
+    batches = Batches()
+    for lease in leases:
+        batches.add(lease)
+    found = [await store.renew(batch) for batch in batches]
+    return Renewed(max((each.now for each in found), default=0), frozenset().union(*(each.lost for each in found)))
 
 
 async def in_use(store: SlotStore, claim: Claim) -> list[int]:

@@ -10,8 +10,9 @@ import pytest
 from sse_limits.core.slots import DAMPER_HOLD_MS, Admitted, Claim, Demand, Full, Scope, Victim
 from sse_limits.slots import keys
 from sse_limits.slots.base import Order, SlotStore
+from sse_limits.slots.batches import Batch
 
-from .backends import Backend, RedisBackend, ask, held, in_use, next_ms
+from .backends import Backend, RedisBackend, ask, held, in_use, next_ms, renew
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
 ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
@@ -98,7 +99,7 @@ async def test_an_anonymous_stream_has_no_user_and_no_age(backend: Backend, stor
     verdict = await store.acquire(claim._replace(stream="s2", evict=True))
     assert isinstance(verdict, Full)
     assert (verdict.position, verdict.victim) == (1, None)
-    assert (await store.renew([held(claim)])).lost == frozenset()
+    assert (await renew(store, [held(claim)])).lost == frozenset()
     store.release(held(claim))
     assert await in_use(store, claim) == [0, 0, 0]
 
@@ -184,7 +185,7 @@ async def test_renewal_moves_the_deadline_in_every_scope(backend: Backend, store
     await store.acquire(claim)
     before = [backend.deadlines(demand.key)["s1"] for demand in claim.demands]
     await next_ms()
-    assert (await store.renew([held(claim)])).lost == frozenset()
+    assert (await renew(store, [held(claim)])).lost == frozenset()
     after = [backend.deadlines(demand.key)["s1"] for demand in claim.demands]
     assert all(later > earlier for earlier, later in zip(before, after, strict=True))
 
@@ -196,7 +197,7 @@ async def test_renewal_never_revives_a_released_stream(backend: Backend, store: 
     store.release(held(claim))
     await in_use(store, claim)
     before = backend.dump()
-    assert (await store.renew([held(claim)])).lost == {0}
+    assert (await renew(store, [held(claim)])).lost == {"s1"}
     assert await in_use(store, claim) == [0, 0, 0, 0, 0]
     assert [backend.deadlines(demand.key) for demand in claim.demands] == [{}] * 5
     if isinstance(backend, RedisBackend):
@@ -208,12 +209,12 @@ async def test_renewal_never_revives_an_expired_stream(backend: Backend, store: 
     await store.acquire(claim)
     for demand in claim.demands:
         backend.expire(demand.key, "s1")
-    assert (await store.renew([held(claim)])).lost == {0}
+    assert (await renew(store, [held(claim)])).lost == {"s1"}
     assert await in_use(store, claim) == [0, 0, 0, 0, 0]
     assert backend.ages(AGE) == set()
 
 
-async def test_renewal_reports_the_positions_that_are_lost(backend: Backend, store: SlotStore) -> None:
+async def test_renewal_reports_who_is_lost(backend: Backend, store: SlotStore) -> None:
     """A stream is lost when it is missing in one scope only; the others go on."""
     claims = [ask(f"s{number}", ALL_AT, user=f"u{number % 2}") for number in range(5)]
     for claim in claims:
@@ -221,14 +222,62 @@ async def test_renewal_reports_the_positions_that_are_lost(backend: Backend, sto
     store.release(held(claims[1]))
     backend.expire(TENANT, "s3")
     await in_use(store, claims[0])
-    renewed = await store.renew([held(claim) for claim in (*claims, ask("never"))])
-    assert renewed.lost == {1, 3, 5}
-    assert (await store.renew([held(claims[at]) for at in (0, 2, 4)])).lost == frozenset()
+    renewed = await renew(store, [held(claim) for claim in (*claims, ask("never"))])
+    assert renewed.lost == {"s1", "s3", "never"}
+    assert (await renew(store, [held(claims[at]) for at in (0, 2, 4)])).lost == frozenset()
     assert await store.usage([TENANT]) == [3]
 
 
 async def test_renewing_nothing_is_fine(store: SlotStore) -> None:
-    assert (await store.renew([])).lost == frozenset()
+    assert (await store.renew(Batch())).lost == frozenset()
+
+
+async def test_a_user_whose_ages_are_gone_has_lost_its_leases(backend: Backend, store: SlotStore) -> None:
+    """B36: a server that evicts keys may take the hash alone, and eviction would find nobody any more."""
+    claims = [ask("s1"), ask("s2"), ask("other", user="u2")]
+    for claim in claims:
+        await store.acquire(claim)
+    backend.lose(AGE)
+    await store.acquire(ask("s3"))
+    assert (await renew(store, [held(claim) for claim in claims])).lost == {"s1", "s2"}
+
+
+# --- adoption ------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_flush_streams_are_adopted_over_any_limit(backend: Backend, store: SlotStore) -> None:
+    claims = [ask(f"s{number}", {"user": 2, "address": 9}) for number in range(3)]
+    await store.acquire(claims[0])
+    backend.flush()
+    adopted = await store.adopt("n1", [(held(claim), 1000 + at) for at, claim in enumerate(claims)])
+    assert adopted.in_use == {demand.key: 3 for demand in claims[0].demands}
+    assert backend.ages(AGE) == {"s0", "s1", "s2"}
+    assert (await renew(store, [held(claim) for claim in claims])).lost == frozenset()
+    verdict = await store.acquire(ask("s9", {"user": 3}, evict=True))
+    assert isinstance(verdict, Full)
+    assert verdict.victim == Victim("s0", "n1"), "the oldest by when its stream was opened"
+
+
+async def test_adopting_who_is_there_changes_no_count(backend: Backend, store: SlotStore) -> None:
+    claims = [ask("s1"), ask("s2")]
+    for claim in claims:
+        await store.acquire(claim)
+    assert (await store.adopt("n1", [(held(claims[0]), 1)])).in_use == {d.key: 2 for d in claims[0].demands}
+    for claim in claims:
+        store.release(held(claim))
+    assert await in_use(store, claims[0]) == [0, 0, 0]
+
+
+async def test_an_adoption_counts_the_living_only(backend: Backend, store: SlotStore) -> None:
+    await store.acquire(ask("s1"))
+    for key in (USER, TENANT, FLEET):
+        backend.expire(key, "s1")
+    assert (await store.adopt("n1", [(held(ask("s2")), 1)])).in_use == {USER: 1, TENANT: 1, FLEET: 1}
+    assert backend.ages(AGE) == {"s2"}
+
+
+async def test_a_store_that_answers_can_be_probed(store: SlotStore) -> None:
+    await store.probe()
 
 
 # --- reads ---------------------------------------------------------------------------------------------------------
@@ -299,7 +348,7 @@ async def fill(store: SlotStore, *streams: str, limits: dict[str, int] | None = 
 
 async def test_the_victim_is_the_oldest_by_acquisition_not_by_renewal(backend: Backend, store: SlotStore) -> None:
     await fill(store, "s2", "s1", "s3")
-    await store.renew([held(ask("s2"))])  # now s2 has the latest deadline, and is still the oldest
+    await renew(store, [held(ask("s2"))])  # now s2 has the latest deadline, and is still the oldest
     assert max(backend.deadlines(USER), key=backend.deadlines(USER).__getitem__) == "s2"
     before = backend.dump()
     verdict = await store.acquire(ask("s4", {"user": 3}, evict=True))

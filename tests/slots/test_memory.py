@@ -6,6 +6,7 @@ import asyncio
 
 from sse_limits.core.slots import Admitted, SlotModel
 from sse_limits.slots.base import Order
+from sse_limits.slots.batches import Batch
 from sse_limits.slots.memory import MemoryStore, epoch_ms
 
 from .backends import ask, held, in_use
@@ -41,7 +42,7 @@ async def test_two_thousand_users_come_and_go_and_nothing_is_left() -> None:
         if number % 2:
             store.release(held(claim))
     clock.now += 3_000
-    await store.renew([])
+    await store.renew(Batch())
     assert store._model == SlotModel(3_000)
 
 

@@ -14,9 +14,10 @@ from redis.asyncio import Redis
 from sse_limits.core.slots import Admitted, Claim, Full, Victim
 from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
+from sse_limits.slots.batches import Batch
 from sse_limits.slots.redis import RedisStore
 
-from .backends import RedisBackend, ask, held, in_use, next_ms, until
+from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
 from .proxy import Direction, Proxy
 from .servers import Server
 
@@ -60,13 +61,13 @@ async def test_every_key_has_a_time_to_live_after_every_operation(store: RedisSt
         await after(store.acquire(claim))
     await after(store.acquire(ask("rejected", ALL_AT, evict=True)))
     await after(evict(store, ask("new", ALL_AT), "s1"))
-    await after(store.renew([held(claim) for claim in claims]))
+    await after(renew(store, [held(claim) for claim in claims]))
     await after(release())
     await after(store.peek(claims[0]))
     await after(store.order(Order("n1-1", "n2", "s1", "evicted"), 0.01))
     server.client.persist(TENANT)
     server.client.persist(AGE)
-    await after(store.renew([held(claims[2])]))
+    await after(renew(store, [held(claims[2])]))
 
 
 async def test_a_set_lives_as_long_as_its_streams_are_renewed(redis_backend: RedisBackend, server: Server) -> None:
@@ -76,7 +77,7 @@ async def test_a_set_lives_as_long_as_its_streams_are_renewed(redis_backend: Red
     await store.acquire(claim)
     ends = time.monotonic() + 5 * SHORT
     while time.monotonic() < ends:
-        assert (await store.renew([held(claim)])).lost == frozenset()
+        assert (await renew(store, [held(claim)])).lost == frozenset()
         assert await in_use(store, claim) == [1, 1, 1, 1, 1]
         assert_every_key_expires(server)
         await asyncio.sleep(SHORT / 4)
@@ -86,7 +87,7 @@ async def test_no_operation_shortens_a_keys_time_to_live(redis_backend: RedisBac
     long, short = redis_backend.store(60), redis_backend.store(SHORT)
     await long.acquire(ask("s1", ALL_AT))
     await short.acquire(ask("s2", ALL_AT))
-    await short.renew([held(ask("s2", ALL_AT))])
+    await renew(short, [held(ask("s2", ALL_AT))])
     await short.acquire(ask("s3", {"user": 2}, evict=True))
     await evict(short, ask("s4", ALL_AT), "s2")
     assert min(server.ttls().values()) > 50_000
@@ -120,7 +121,7 @@ async def test_expired_streams_leave_no_age_behind(
             await evict(store, ask("new"), "living")
             expected = {"new"}
         case _:
-            await store.renew([held(ask("living"))])
+            await renew(store, [held(ask("living"))])
             expected = {"living"}
     assert set(redis_backend.deadlines(USER)) == expected
     assert redis_backend.ages(AGE) == expected
@@ -188,22 +189,62 @@ async def test_losing_any_one_key_makes_no_script_fail(
     await run(lambda: store.acquire(other))
     await run(lambda: store.acquire(ask("s2", ALL_AT | {"user": 4}, evict=True)))
     await run(lambda: store.swap(other, "s1"))
-    await run(lambda: store.renew([held(claim)]))
+    await run(lambda: renew(store, [held(claim)]))
     await run(lambda: store.peek(other))
     await run(lambda: in_use(store, claim))
     await run(release)
 
 
-async def test_renewals_of_many_leases_report_the_right_positions(store: RedisStore, server: Server) -> None:
+async def test_renewals_of_many_leases_report_who_is_lost(store: RedisStore, server: Server) -> None:
     """More members than one call takes, in sets that are shared, own and split between calls."""
     claims = [ask(f"s{at}", {"address": 9999}, user=f"u{at % 7}", address=f"a{at % 2}") for at in range(1300)]
     await asyncio.gather(*(store.acquire(claim) for claim in claims))
-    lost = set(range(0, 1300, 97))
-    for at in lost:
+    lost = {claims[at].stream for at in range(0, 1300, 97)}
+    for at in range(0, 1300, 97):
         key = random.choice(claims[at].demands).key
         server.client.zrem(key, claims[at].stream)
-    assert (await store.renew([held(claim) for claim in claims])).lost == lost
+    assert (await renew(store, [held(claim) for claim in claims])).lost == lost
     assert_every_key_expires(server)
+
+
+async def test_a_batch_is_renewed_again_and_again_by_what_was_packed_once(store: RedisStore, server: Server) -> None:
+    claims = [ask(f"s{number}", ALL_AT) for number in range(3)]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claim) for claim in claims])
+    prepared = None
+    for _ in range(3):
+        await next_ms()
+        renewed = await store.renew(batch)
+        assert renewed.lost == frozenset()
+        batch.deadline = renewed.now + 60_000
+        assert set(server.client.zrange(FLEET, 0, -1, withscores=True)) == {
+            (claim.stream, batch.deadline) for claim in claims
+        }
+        assert prepared in (None, batch.prepared)
+        prepared = batch.prepared
+    store.release(held(claims[0]))
+    await in_use(store, claims[0])
+    assert (await store.renew(batch)).lost == {"s0"}, "not even before its deadline"
+    batch.discard(held(claims[0]))
+    assert (await store.renew(batch)).lost == frozenset()
+    assert_every_key_expires(server)
+
+
+async def test_behind_its_deadline_a_batch_is_searched_for_who_has_expired(
+    redis_backend: RedisBackend, server: Server
+) -> None:
+    store = redis_backend.store(SHORT)
+    claims = [ask("s1"), ask("other", user="u2")]
+    for claim in claims:
+        await store.acquire(claim)
+    batch = Batch.of([held(claims[0])])
+    batch.deadline = (await store.renew(batch)).now + round(SHORT * 1000)
+    long = redis_backend.store(60)
+    await renew(long, [held(claims[1])])  # keeps the fleet's set, and with it the member that expires
+    await asyncio.sleep(SHORT)
+    assert (await store.renew(batch)).lost == {"s1"}
+    assert await in_use(store, claims[0]) == [0, 1, 1]
 
 
 # --- whose clock ---------------------------------------------------------------------------------------------------
@@ -223,7 +264,7 @@ async def test_the_callers_clock_does_not_matter(
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + ahead * 10**9)
     admitted = await other.acquire(ask("new"))
     assert abs(admitted.now - real() * 1000) < 5_000
-    assert (await other.renew([held(ask("new"))])).lost == frozenset()
+    assert (await renew(other, [held(ask("new"))])).lost == frozenset()
     assert set(redis_backend.deadlines(USER)) == {"s0", "s1", "new"}
     assert redis_backend.deadlines(USER)["new"] - real() * 1000 == pytest.approx(60_000, abs=5_000)
     verdict = await other.acquire(ask("newer", {"user": 3}, evict=True))
@@ -243,16 +284,16 @@ async def test_a_late_heartbeat_does_not_bring_released_streams_back(
         claims = [ask(f"s{number}") for number in range(20)]
         for claim in claims:
             await store.acquire(claim)
-        await slow.renew([])
-        await slow.renew([held(claims[0])])
+        await slow.renew(Batch())
+        await renew(slow, [held(claims[0])])
         proxy.delay_seconds["request"] = 0.1
-        renewal = asyncio.ensure_future(slow.renew([held(claim) for claim in claims]))
+        renewal = asyncio.ensure_future(renew(slow, [held(claim) for claim in claims]))
         await asyncio.sleep(0.02)
         for claim in claims:
             store.release(held(claim))
         assert await in_use(store, claims[0]) == [0, 0, 0]
         assert not renewal.done()
-        assert (await renewal).lost == set(range(20))
+        assert (await renewal).lost == {claim.stream for claim in claims}
         assert server.dump() == {}
         await slow.aclose()
 
@@ -313,7 +354,7 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend
                 admitted += 1
                 living.add(claim.stream)
                 assert len(living) <= 10
-                assert (await store.renew([held(claim)])).lost == frozenset()
+                assert (await renew(store, [held(claim)])).lost == frozenset()
                 living.remove(claim.stream)
                 store.release(held(claim))
 
@@ -365,7 +406,7 @@ async def every_operation(store: RedisStore) -> None:
     await store.acquire(ask("new", limits, evict=True))
     for number in range(3):
         await evict(store, ask(f"new{number}", limits), f"s{number}")
-    await store.renew([held(claim) for claim in (*claims, anonymous)])
+    await renew(store, [held(claim) for claim in (*claims, anonymous)])
     await store.peek(claims[0])
     await store.order(Order("n1-1", "n2", "s1", "evicted"), 0.01)
     for claim in (*claims, anonymous):
@@ -435,7 +476,7 @@ async def test_out_of_memory_streams_are_renewed_and_released(store: RedisStore,
         await store.acquire(claim)
     await next_ms()
     with server.out_of_memory():
-        assert (await store.renew([held(claim) for claim in claims])).lost == frozenset()
+        assert (await renew(store, [held(claim) for claim in claims])).lost == frozenset()
         store.release(held(claims[0]))
         assert await in_use(store, claims[0]) == [4, 4, 4, 4, 4]
     assert_every_key_expires(server)
@@ -448,7 +489,7 @@ async def test_out_of_memory_a_damped_users_streams_are_renewed(redis_backend: R
     await evict(store, ask("s1"), "s0")
     await next_ms()
     with server.out_of_memory():
-        assert (await store.renew([held(ask("s1"))])).lost == frozenset()
+        assert (await renew(store, [held(ask("s1"))])).lost == frozenset()
 
 
 async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: RedisStore, server: Server) -> None:
@@ -461,10 +502,10 @@ async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: R
             with pytest.raises(StoreUnavailable, match=r"(?i)read.?only"):
                 await store.acquire(ask(f"new{number}", ALL_AT))
         with pytest.raises(StoreUnavailable):
-            await store.renew([held(claim)])
+            await renew(store, [held(claim)])
         assert store._decisions._connection is not connection
     assert isinstance(await store.acquire(ask("s2", ALL_AT)), Admitted)
-    assert (await store.renew([held(claim)])).lost == frozenset()
+    assert (await renew(store, [held(claim)])).lost == frozenset()
     await until(lambda: not store._unsure and store._settling is None)
     assert await in_use(store, claim) == [2, 2, 2, 2, 2]
 
@@ -602,13 +643,13 @@ async def test_a_renewal_that_is_not_answered_fails_in_time(redis_backend: Redis
     store = redis_backend.store(60, timeout_seconds=TIMEOUT, slow_timeout_seconds=2 * TIMEOUT)
     claim = ask("s1")
     await store.acquire(claim)
-    await store.renew([held(claim)])
+    await renew(store, [held(claim)])
     with server.stalled():
-        renewal = asyncio.ensure_future(failure_seconds(store.renew([held(claim)])))
+        renewal = asyncio.ensure_future(failure_seconds(renew(store, [held(claim)])))
         assert await failure_seconds(store.acquire(ask("s2"))) < TIMEOUT + 0.1
         assert not renewal.done()
         assert await renewal < 2 * TIMEOUT + 0.15
-    assert (await store.renew([held(claim)])).lost == frozenset()
+    assert (await renew(store, [held(claim)])).lost == frozenset()
 
 
 async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
@@ -669,7 +710,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
                 await direct.acquire(old if operation == "swap" else claim)
             for _ in range(2):  # the first may find its connection cut by the last round
                 await settle(store.usage([]))
-                await settle(store.renew([held(ask("x"))]))
+                await settle(renew(store, [held(ask("x"))]))
             proxy.cut_after(count, direction)
             match operation:
                 case "acquire":
@@ -677,7 +718,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
                 case "swap":
                     await settle(store.swap(claim, old.stream))
                 case "renew":
-                    await settle(store.renew([held(claim)]))
+                    await settle(renew(store, [held(claim)]))
                 case _:
                     store.release(held(claim))
                     await settle(store.usage([]))
@@ -707,7 +748,7 @@ async def test_a_crowd_shares_two_connections(store: RedisStore, server: Server)
     before = len(server.client.client_list())
     claims = [ask(f"s{number}", ALL_AT) for number in range(500)]
     verdicts = await asyncio.gather(*(store.acquire(claim) for claim in claims))
-    await store.renew([held(claim) for claim in claims])
+    await renew(store, [held(claim) for claim in claims])
     assert sum(isinstance(verdict, Admitted) for verdict in verdicts) == 5
     assert len(server.client.client_list()) == before + 2
 

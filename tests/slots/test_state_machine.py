@@ -27,7 +27,7 @@ from sse_limits.core.slots import NO_LIMIT, Admitted, Claim, Demand, Full, Held,
 from sse_limits.slots import keys
 from sse_limits.slots.redis import RedisStore
 
-from .backends import PAST, RedisBackend, held
+from .backends import PAST, RedisBackend, held, renew
 from .servers import Server
 
 LEASE_SECONDS = 3600
@@ -129,7 +129,14 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(leases=st.lists(leases, max_size=6, unique=True))
     def renew(self, leases: list[Held]) -> None:
         if leases:
-            self.agree("renew", leases)
+            found = self.run(renew(self.store, leases))
+            self.now = max(self.now, found.now)
+            assert self.model.renew(leases, found.now) == found
+
+    @rule(leases=st.lists(leases, min_size=1, max_size=6, unique=True), since=st.integers(1, 10))
+    def adopt(self, leases: list[Held], since: int) -> None:
+        """Streams that the store knows, and others: as after a flush, or when it was away."""
+        self.agree("adopt", "web:1:aaaaaaaa", [(lease, since) for lease in leases])
 
     @rule(lease=leases)
     def release(self, lease: Held) -> None:

@@ -62,10 +62,13 @@ local function keep(key, ms)
 end
 
 -- The user's set lives as long as its age hash (which the damper may keep longer than a lease): were it to vanish first,
--- the fields of its expired members would be orphaned.
-local function keep_user(key, age, lease)
-  keep(age, lease)
-  keep(key, redis.call('PTTL', age))
+-- the fields of its expired members would be orphaned. `ttl` is that of the hash, now.
+local function keep_user(key, age, ttl, lease)
+  if ttl < lease then
+    ttl = lease
+    redis.call('PEXPIRE', age, ttl)
+  end
+  keep(key, ttl)
 end
 
 local function purge(key, now)
@@ -88,15 +91,23 @@ local function add(n, age, stream, node, lease, now)
   if age then redis.call('HSET', age, stream, now .. '|' .. node .. '|0') end
 end
 
+-- A hash without a time to live was made by this very script. If others were there before, the server has evicted it:
+-- it is dropped, so that the next renewal of each finds it missing, and adopts.
 local function tidy(n, age, lease, now)
   for i = 1, n do
     if i == 1 and age then
       purge_user(KEYS[1], age, now)
-      keep_user(KEYS[1], age, lease)
+      local ttl = redis.call('PTTL', age)
+      if ttl == -1 and redis.call('ZCARD', KEYS[1]) > 1 then
+        redis.call('DEL', age)
+        keep(KEYS[1], lease)
+      else
+        keep_user(KEYS[1], age, ttl, lease)
+      end
     else
       purge(KEYS[i], now)
+      keep(KEYS[i], lease)
     end
-    keep(KEYS[i], lease)
   end
 end
 

@@ -1,36 +1,56 @@
--- Extends a batch of leases. A member that is missing or has expired is lost: reported, never revived.
+-- renew
+-- Extends a batch of leases. A member that is missing or has expired is lost: reported, never revived. So are all of a
+-- user's set whose age hash is missing: the server has evicted it.
 -- KEYS    per group: a slot set, followed by its age hash if it is a user's set
--- ARGV    1 lease ms · then per group: number of members (negative: a user's set, an age hash follows), the members
--- Returns {now, position, …}: the positions, from 1 over all members in order, that are lost
--- Complexity O(members · log set). Works out of memory: its first write removes (nothing), and a script that has written
---         may go on.
+-- ARGV    1 lease ms · 2 the deadline that this store has acknowledged for all of them (ms; 0: none): before it none can
+--         have expired, and nobody is looked for · 3 number of streams · the streams · then per group two positions among the streams (first, last;
+--         first negative: a user's set, an age hash follows)
+-- Returns {now, position, …}: the positions, from 1, of streams that are lost; one may come more than once
+-- Complexity O(members · log set), with four commands for each user and three for each other group. Works out of memory:
+--         its first write removes (nothing), and a script that has written may go on.
 
-local lease = tonumber(ARGV[1])
+local lease, n = tonumber(ARGV[1]), tonumber(ARGV[3])
 local now = now_ms()
-local deadline = now + lease
+local may_have_expired = now >= tonumber(ARGV[2])
 local result = {now}
-local at, key, position = 2, 1, 0
+local scores = {}
+for i = 1, n do
+  scores[2 * i - 1] = now + lease
+  scores[2 * i] = ARGV[3 + i]
+end
 
-if KEYS[1] then redis.call('ZREM', KEYS[1], '') end
-while at <= #ARGV do
-  local count = tonumber(ARGV[at])
+local function lose(first, last)
+  for i = first, last do result[#result + 1] = i end
+end
+
+redis.call('ZREM', KEYS[1], '')
+local key = 1
+for at = n + 4, #ARGV, 2 do
+  local first, last = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local slots = KEYS[key]
-  if count < 0 then
-    count = -count
+  local ttl -- as in keep_user: a user's set lives as long as its hash
+  if first < 0 then
+    first = -first
     key = key + 1
-    purge_user(slots, KEYS[key], now)
-    keep_user(slots, KEYS[key], lease)
+    local age = KEYS[key]
+    if may_have_expired then purge_user(slots, age, now) end
+    ttl = redis.call('PTTL', age)
+    if ttl == -2 then lose(first, last) end
+    if ttl < lease then
+      ttl = lease
+      redis.call('PEXPIRE', age, ttl)
+    end
   else
-    purge(slots, now)
+    if may_have_expired then purge(slots, now) end
+    ttl = math.max(lease, redis.call('PTTL', slots))
   end
-  for i = at + 1, at + count do
-    position = position + 1
-    if redis.call('ZADD', slots, 'XX', 'CH', deadline, ARGV[i]) == 0 and not redis.call('ZSCORE', slots, ARGV[i]) then
-      result[#result + 1] = position
+  local changed = redis.call('ZADD', slots, 'XX', 'CH', unpack(scores, 2 * first - 1, 2 * last))
+  if changed < last - first + 1 then -- else each was there; of these, some may just have had this deadline already
+    for i = first, last do
+      if not redis.call('ZSCORE', slots, ARGV[3 + i]) then lose(i, i) end
     end
   end
-  keep(slots, lease)
-  at = at + count + 1
+  redis.call('PEXPIRE', slots, ttl)
   key = key + 1
 end
 return result
