@@ -89,7 +89,7 @@ class Reaping:
             count += len(await self._remains.held([held.stream for held in part if keys.fleet() in held.keys]))
             for held in part:
                 store.release(held)
-            await store.usage([])  # answered after them
+            await store.usage(part[-1].keys)  # answered after them, by each server that they went to
             journal.touched.update(key for held in part for key in held.keys)
         journal.reaped += count
         return count
