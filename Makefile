@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # else every server that a test starts compiles Django again
 .NOTPARALLEL:
-.PHONY: help setup demo test lint migrations-check coverage bench debian-packages
+.PHONY: help setup demo test soak lint migrations-check coverage bench debian-packages
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo: setup ## the demo site with live traffic on http://127.0.0.1:8000/ (PORT=â
 
 test: setup debian-packages lint migrations-check ## everything that CI runs (PYTEST_ARGS=â€¦ goes to pytest)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: setup debian-packages ## the long runs of the tests: faults, kills, 20,000 users (half an hour)
+	$(BIN)/python -m pytest -m soak -rA $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy, import-linter, codespell
 	$(BIN)/ruff check

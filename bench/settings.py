@@ -14,11 +14,13 @@ POLICY: dict[str, Any] = {
         "anonymous": {"address_limit": 20},
         "free": {"user_limit": 5, "tenant_limit": 50},
         "ample": {"user_limit": AMPLE, "tenant_limit": AMPLE},
+        "evicting": {"user_limit": AMPLE, "tenant_limit": 5, "at_user_limit": "evict"},
     },
     "tenants": {
         "globex": {"tier": "free"},
         "counted": {"tier": "free", "address_limit": AMPLE},
         "ample": {"tier": "ample"},
+        "busy": {"tier": "evicting"},
     },
 }
 

@@ -22,6 +22,15 @@ settings.load_profile("untimed")
 REDIS_KINDS = [pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "redis7")]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long runs out unless they are asked for by their mark, whatever else is chosen."""
+    if "soak" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+
+
 def missing(what: str) -> NoReturn:
     """A server that isn't on this machine is a failure in CI and listed as not run elsewhere."""
     if os.environ.get("CI"):

@@ -57,6 +57,7 @@ class Node(serializers.Serializer[Any]):
     store = serializers.CharField()
     store_ms = serializers.FloatField()
     store_p99_ms = serializers.FloatField()
+    store_away_since = serializers.IntegerField(allow_null=True)
 
 
 class Nodes(serializers.Serializer[Any]):

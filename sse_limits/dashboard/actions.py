@@ -1,14 +1,15 @@
 """What an operator may do: end streams. It asks first, is kept in the history, and proves what it did.
 
 A GET shows the question, as a page or for the dialog; a POST with a reason does it. An order goes through the board to
-the node that holds the stream, from whatever process; it is done when the slot is gone.
+the node that holds the stream, from whatever process; it is done when the slot is gone. While the store is away, the
+streams of this process alone can be ended.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
@@ -27,6 +28,7 @@ from sse_limits.live.board import Board
 from sse_limits.live.rows import StreamRow
 from sse_limits.models import LiveRoom
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.streams import here
 
 from . import formats
 from .look import Asked, Look, split_user, take_look
@@ -43,13 +45,18 @@ PROOF_EVERY_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The streams that are meant, and whose they are; `total` counts also those beyond `AT_ONCE`."""
+    """The streams that are meant, and whose they are; `total` counts also those beyond `AT_ONCE`.
+
+    `is_here`: the store is away, so these are streams of this process, and `unreachable` others are not.
+    """
 
     streams: Sequence[StreamRow]
     name: str
     total: int
     scope: Scope | None = None
     subject: str = ""
+    is_here: bool = False
+    unreachable: int = 0
 
     @property
     def question(self) -> str:
@@ -87,7 +94,7 @@ class Actions:
         except StoreUnavailable:
             return self._failed(request, _("The store does not answer: nothing was ended."))
         if not target.streams:
-            return self._failed(request, _("None of these streams is open any more."))
+            return self._failed(request, _why_none(look))
         if request.method != "POST":
             return self._ask(request, look, target, query)
         return self._end(request, look.board, target)
@@ -96,6 +103,7 @@ class Actions:
         context = {
             "target": target,
             "told": _consequence(look, target),
+            "unreachable": _unreachable(target.unreachable) if target.unreachable else "",
             "beyond": target.total - len(target.streams),
             "fields": [(name, value) for name in ("stream", "user", "tenant") for value in query.getlist(name)],
             "action": reverse(f"{self._room.admin_site.name}:sse_limits_live_disconnect"),
@@ -114,8 +122,12 @@ class Actions:
 
     def _end(self, request: HttpRequest, board: Board, target: Target) -> HttpResponse:
         note = request.POST.get("reason", "").strip()[:REASON_CHARS]
+        ids = [stream.id for stream in target.streams]
         try:
-            board.revoke([stream.id for stream in target.streams], Reason.REVOKED, note)
+            if target.is_here:
+                here.end(ids, note)
+            else:
+                board.revoke(ids, Reason.REVOKED, note)
         except StoreUnavailable:
             return self._failed(request, _("The store does not answer: nobody knows whether the order was sent."))
         self._remember(request, target, note)
@@ -128,11 +140,12 @@ class Actions:
     def _prove(self, request: HttpRequest, board: Board, target: Target) -> None:
         """Wait a moment for the slots to be gone, and say how it went."""
         began = time.monotonic()
+        ids = [stream.id for stream in target.streams]
         left = len(target.streams)
         while left and time.monotonic() - began < PROOF_SECONDS:
             time.sleep(PROOF_EVERY_SECONDS)
             try:
-                left = sum(board.is_held(target.streams))
+                left = len(here.find(ids)) if target.is_here else sum(board.is_held(target.streams))
             except StoreUnavailable:
                 break
         ended = len(target.streams) - left
@@ -141,6 +154,8 @@ class Actions:
             "%(count)d stream ended, in %(seconds)s s.", "%(count)d streams ended, in %(seconds)s s.", ended
         )
         messages.success(request, said % {"count": ended, "seconds": seconds})
+        if target.unreachable:
+            messages.warning(request, _unreachable(target.unreachable))
         if left:
             open_still = ngettext(
                 "%(count)d stream has not ended yet; the order is repeated with its node's next heartbeat.",
@@ -157,7 +172,7 @@ class Actions:
             board = limiter.get_board()
             return JsonResponse({"ended": [id for id in asked if board.stream(id) is None]})
         except StoreUnavailable:
-            return JsonResponse({"ended": []})
+            return JsonResponse({"ended": here.ended(asked)})
 
     # -- what all have in common ---------------------------------------------------------------------------------
 
@@ -189,18 +204,44 @@ def find(look: Look, query: QueryDict) -> Target:
     for name, scope in (("user", Scope.USER), ("tenant", Scope.TENANT)):
         subject = query.get(name)
         if subject and not query.getlist("stream"):
-            total, rows = look.board.streams(scope, subject, count=AT_ONCE)
             shown = split_user(subject)[1] if scope is Scope.USER else subject
+            if look.is_away:
+                own = here.streams(scope, subject)
+                return Target(own[:AT_ONCE], shown, len(own), scope, subject, is_here=True)
+            total, rows = look.board.streams(scope, subject, count=AT_ONCE)
             return Target(rows, shown, total, scope, subject)
     ids = query.getlist("stream")[:AT_ONCE]
     if not ids:
         raise Http404
-    rows = [row for row in map(look.board.stream, ids) if row is not None]
+    if look.is_away:
+        own = here.find(ids)
+        unreachable = len(ids) - len(own) - len(here.ended(ids))
+        return replace(_of_one_or_many(own), is_here=True, unreachable=unreachable)
+    return _of_one_or_many([row for row in map(look.board.stream, ids) if row is not None])
+
+
+def _of_one_or_many(rows: Sequence[StreamRow]) -> Target:
     owners = {(row.tenant, row.user) for row in rows}
     if len(owners) == 1 and rows[0].user is not None:
         subject = f"{rows[0].tenant}/{rows[0].user}" if rows[0].tenant else rows[0].user
         return Target(rows, rows[0].user, len(rows), Scope.USER, subject)
     return Target(rows, "", len(rows))
+
+
+def _why_none(look: Look) -> str:
+    if not look.is_away:
+        return _("None of these streams is open any more.")
+    if not look.own:
+        return _("The store does not answer: nothing was ended.")
+    return _("None of these streams is on this node, and the others cannot be reached until the store is back.")
+
+
+def _unreachable(count: int) -> str:
+    return ngettext(
+        "%(count)d stream is on another node and cannot be reached until the store is back.",
+        "%(count)d streams are on other nodes and cannot be reached until the store is back.",
+        count,
+    ) % {"count": count}
 
 
 def _consequence(look: Look, target: Target) -> str:

@@ -1,13 +1,14 @@
 """One look at the board: everything that a page is made from, taken once, whatever state the store is in.
 
-While the store is away the last snapshot of this process is shown, and its age is said. Nothing here writes.
+While the store is away the last snapshot of this process is shown with its age, and the process's own nodes as they are
+now. Nothing here writes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -21,9 +22,11 @@ from sse_limits.core.identity import Identity
 from sse_limits.core.limits import Limits, Policy
 from sse_limits.core.slots import Scope
 from sse_limits.live.board import Board, Snapshot
+from sse_limits.live.rows import NodeRow
 from sse_limits.policy import get_policy
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.memory import epoch_ms
+from sse_limits.streams import here
 
 T = TypeVar("T")
 
@@ -66,18 +69,29 @@ class Asked:
 
 
 class Look:
-    """The state that one page shows. `away_seconds` is None while the store answers."""
+    """The state that one page shows. `away_seconds` is None while the store answers.
+
+    `own` are this process's nodes, where they know more than the store: while it is away, for the process or for them.
+    """
 
     def __init__(self, asked: Asked, board: Board, policy: Policy) -> None:
         self.asked = asked
         self.board = board
         self.policy = policy
-        self.snapshot, self.away_seconds = _memory.read(board)
+        last, self.away_seconds = _memory.read(board)
+        self.counted_at = last.at
+        self.own = _memory.own
+        self.snapshot = _with_own(last, self.own, is_away=self.is_away)
 
     @property
     def is_away(self) -> bool:
         """Whether the store does not answer."""
         return self.away_seconds is not None
+
+    @property
+    def sees_own(self) -> bool:
+        """Whether the store is away and this process has a node of its own, whose streams it can show and end."""
+        return self.is_away and bool(self.own)
 
     @property
     def now(self) -> int:
@@ -140,6 +154,7 @@ class _Memory:
     def forget(self) -> None:
         """Begin anew, as after a change of the settings."""
         self.last: Snapshot | None = None
+        self.own: Sequence[NodeRow] = ()
         self._failing_since: float | None = None
         self._failed_at = 0.0
 
@@ -153,9 +168,21 @@ class _Memory:
                 self._failing_since = self._failing_since or self._failed_at
             else:
                 self._failing_since = None
+            self.own = here.rows() if self._failing_since is not None or here.is_store_away() else ()
         if self._failing_since is None and self.last is not None:
             return self.last, None
         return self.last or _nothing(), time.monotonic() - (self._failing_since or time.monotonic())
+
+
+def _with_own(last: Snapshot, own: Sequence[NodeRow], *, is_away: bool) -> Snapshot:
+    """What was read last, with this process's nodes as they are now."""
+    if not own:
+        return last
+    nodes = {node.id: node for node in (*last.nodes, *own)}
+    found = replace(last, nodes=sorted(nodes.values(), key=lambda node: (node.host, node.started_at, node.id)))
+    if not is_away:
+        return found
+    return replace(found, at=max(node.seen_at for node in own), fleet_in_use=sum(node.open for node in nodes.values()))
 
 
 def _nothing() -> Snapshot:

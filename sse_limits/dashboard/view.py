@@ -15,7 +15,7 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from . import formats
+from . import formats, outage
 from .charts import Chart
 from .look import Asked, Look
 from .table import PAGE_ROWS, Description, Table, foot
@@ -87,6 +87,7 @@ class View:
         return {
             "clock": formats.clock(look.now),
             "away": look.is_away,
+            "own": look.sees_own,
             "parts": {name: str(html) for name, html in self._all_parts()},
             "tables": {name: table.rows for name, table in self.tables.items()},
             "charts": {name: chart.as_data() for name, chart in self.charts.items()},
@@ -134,9 +135,14 @@ def banner(look: Look) -> SafeString:
         return SafeString("")
     context = {
         "away": formats.duration(look.away_seconds),
+        "meanwhile": outage.meanwhile(look.policy),
+        "choices": outage.choices(look.policy),
         "has_counts": bool(look.snapshot.nodes),
-        "counted_at": formats.clock(look.now),
+        "sees_own": look.sees_own,
+        "age": formats.duration((look.now - look.counted_at) / 1000),
+        "counted_at": formats.clock(look.counted_at),
         "may_revoke": look.asked.may_revoke,
+        "nodes_url": look.asked.url("nodes") if look.asked.slug != "nodes" else "",
     }
     return render_to_string("sse_limits/live/banner.html", context)
 

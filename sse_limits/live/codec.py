@@ -50,6 +50,7 @@ def node_fields(row: NodeRow, seen_at: int) -> dict[str, str | int]:
     fields |= {name: format(getattr(row, name), ".3f") for name in _FRACTIONS}
     fields["seen_at"] = seen_at
     fields["budget"] = "" if row.budget is None else row.budget
+    fields["store_away_since"] = "" if row.store_away_since is None else row.store_away_since
     fields["is_draining"] = int(row.is_draining)
     fields["counters"] = _compact(dict(row.counters))
     fields["addresses"] = _compact(dict(row.addresses))
@@ -63,6 +64,8 @@ def node_row(node: str, fields: Mapping[str, str]) -> NodeRow | None:
         values |= {name: int(fields[name]) for name in (*_NUMBERS, "seen_at")}
         values |= {name: float(fields[name]) for name in _FRACTIONS}
         values["budget"] = int(fields["budget"]) if fields["budget"] else None
+        since = fields.get("store_away_since")  # nodes of a version before this field do not tell
+        values["store_away_since"] = int(since) if since else None
         values["is_draining"] = fields["is_draining"] == "1"
         values |= {name: json.loads(fields[name]) for name in ("counters", "addresses")}
     except (KeyError, ValueError):

@@ -7,6 +7,7 @@ own, and at most 200. Histograms and counters begin anew with their node, as `no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from .rows import Holder, NodeRow
 
@@ -21,6 +22,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "sse_node_loop_lag_seconds": ("gauge", "The longest delay of the event loop in the last seconds."),
     "sse_node_memory_bytes": ("gauge", "Resident memory of the node's process."),
     "sse_node_start_time_seconds": ("gauge", "When the node started, in seconds since the epoch."),
+    "sse_store_away": ("gauge", "1 while the node decides without the slot store."),
     "sse_queue_depth": ("gauge", "Events that wait in lanes."),
     "sse_admitted_total": ("counter", "Admitted streams, by tier."),
     "sse_rejected_total": ("counter", "Rejected streams."),
@@ -31,6 +33,9 @@ METRICS: dict[str, tuple[str, str]] = {
     "sse_store_seconds": ("histogram", "How long exchanges with the slot store took."),
     "sse_leases_renewed_total": ("counter", "Leases that were renewed."),
     "sse_leases_lost_total": ("counter", "Leases that a renewal found lost."),
+    "sse_leases_adopted_total": ("counter", "Leases that the store had lost or never known, and took over."),
+    "sse_leases_adopted_over_limit_total": ("counter", "Those of them that were over a limit."),
+    "sse_outage_decisions_total": ("counter", "Decisions that were taken without the slot store, by outcome."),
     "sse_reaped_total": ("counter", "Streams of provably dead nodes whose slots this node has taken back."),
     "ws_messages_total": ("counter", "Messages from WebSocket clients, by outcome."),
 }
@@ -41,8 +46,13 @@ Sample = tuple[str, str, float]  # the name of its metric, the sample with its l
 
 def fleet(nodes: Sequence[NodeRow]) -> str:
     """What `/metrics` answers."""
-    samples = [("sse_nodes", "sse_nodes", len(nodes)), *(each for node in nodes for each in _of_node(node))]
-    return _text(METRICS, samples)
+    return _text(METRICS, [("sse_nodes", "sse_nodes", len(nodes)), *_of_nodes(nodes)])
+
+
+def part(nodes: Sequence[NodeRow]) -> str:
+    """What it answers while the store is away: the nodes of one process. How many there are in all it cannot know."""
+    away = [replace(node, store_away_since=node.store_away_since or node.seen_at) for node in nodes]
+    return _text(METRICS, list(_of_nodes(away)))
 
 
 def tenants(holders: Iterable[Holder]) -> str:
@@ -53,12 +63,18 @@ def tenants(holders: Iterable[Holder]) -> str:
     return _text(TENANT_METRICS, samples)
 
 
+def _of_nodes(nodes: Sequence[NodeRow]) -> Iterator[Sample]:
+    for node in nodes:
+        yield from _of_node(node)
+
+
 def _of_node(node: NodeRow) -> Iterator[Sample]:
     for transport, count in (("sse", node.open_sse), ("websocket", node.open - node.open_sse)):
         yield "sse_conns", _labelled("sse_conns", node=node.id, transport=transport), count
     gauges = {
         "sse_node_draining": float(node.is_draining),
         "sse_node_blocked": node.blocked,
+        "sse_store_away": float(node.store_away_since is not None),
         "sse_node_policy_version": node.policy_version,
         "sse_node_loop_lag_seconds": node.loop_lag_ms / 1000,
         "sse_node_memory_bytes": node.memory_bytes,

@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One second of one node. `row.seen_at` is left to the board."""
+    """One second of one node. The board writes its own time into `row.seen_at`."""
 
     row: NodeRow
     rows: Sequence[StreamRow] = ()

@@ -68,6 +68,8 @@ class NodeRow:
     pid_namespace: str = ""
     start_ticks: int = 0
     """With `boot`, `pid_namespace` and `pid`: what proves on the same machine that a process is gone."""
+    store_away_since: int | None = None
+    """Since when the node decides without the store; None while it answers."""
 
 
 class Holder(NamedTuple):

@@ -21,6 +21,7 @@ from sse_limits.conf import SETTING
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Lease, Limiter, build_limiter, build_sink
+from sse_limits.live.rows import NodeRow, StreamRow
 from sse_limits.live.writer import LagMeter, Writer
 from sse_limits.policy import Facts, watch
 from sse_limits.slots.base import Order
@@ -34,7 +35,7 @@ from .identification import Identifier, Request, Scope
 from .reaping import Reaping
 from .recheck import Recheck
 from .renewal import Renewal
-from .reporting import About, NodeSource
+from .reporting import About, NodeSource, load_of
 from .running import RunningStream
 from .server_options import tell_missing
 from .servers import on_termination
@@ -110,8 +111,18 @@ class Node:
         """The admitted streams."""
         return list(self._streams.values())
 
+    def row(self) -> NodeRow:
+        """The node's row as it is now."""
+        self._source.loads()
+        return self._source.row()
+
+    def rows(self) -> list[StreamRow]:
+        """The rows of the admitted streams; from any thread."""
+        found = (self._source.describe(id, load_of(stream)) for id, stream in self._streams.copy().items())
+        return [row for row in found if row is not None]
+
     def find(self, name: str) -> RunningStream | None:
-        """The admitted stream with this id."""
+        """The admitted stream with this id; from any thread."""
         return self._streams.get(name)
 
     def add(self, stream: RunningStream) -> None:
@@ -257,6 +268,12 @@ def get_node(send: Any = None) -> Node:
         tell_missing(send)
         log.debug("node %s", node.limiter.node_id)
     return node
+
+
+def nodes_here() -> list[tuple[asyncio.AbstractEventLoop, Node]]:
+    """Every node of this process with its event loop; from any thread."""
+    loops = [loop for ref in _nodes.keyrefs() if (loop := ref()) is not None and not loop.is_closed()]
+    return [(loop, node) for loop in loops if (node := _nodes.get(loop)) is not None]
 
 
 def _drain_all() -> None:

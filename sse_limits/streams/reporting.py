@@ -59,12 +59,10 @@ class NodeSource:
             since = guarded.writing_since
             if since is not None and since <= late:
                 blocked += 1
-            if guarded.outlet is not None:
-                lane = guarded.outlet.lane
-                waiting = len(lane)
-                if waiting or lane.dropped:
-                    queued += waiting
-                    found[stream] = (waiting, lane.dropped)
+            load = load_of(guarded)
+            if load != IDLE:
+                queued += load[0]
+                found[stream] = load
         self._open_sse, self._blocked, self._queued = len(found) - websockets, blocked, queued
         return found
 
@@ -98,7 +96,7 @@ class NodeSource:
             id=limiter.node_id,
             name=limiter.node,
             server=process.server(),
-            seen_at=0,
+            seen_at=limiter.journal.now_ms(),
             open=len(self._streams),
             open_sse=self._open_sse,
             budget=None,
@@ -112,6 +110,7 @@ class NodeSource:
             store_p99_ms=p99,
             counters=self._counters(),
             addresses=dict(limiter.addresses.most_common(TOP_ROWS)),
+            store_away_since=limiter.circuit.since_ms,
             **self._facts,
         )
 
@@ -123,7 +122,6 @@ class NodeSource:
         found = dict(self._limiter.journal.counters())
         found |= dict(self._limiter.store.latency.seconds.samples("sse_store_seconds"))
         found["sse_queue_depth"] = self._queued
-        found["sse_store_away"] = float(self._limiter.circuit.is_open)
         return found
 
     def detail(self, reject: Reject, found: Answer, about: About, address: str | None) -> DecisionRow | None:
@@ -155,6 +153,14 @@ class NodeSource:
             body="",
             note=about.note,
         )
+
+
+def load_of(stream: RunningStream) -> Load:
+    """What waits in a stream's lane, and what it has dropped."""
+    if stream.outlet is None:
+        return IDLE
+    lane = stream.outlet.lane
+    return len(lane), lane.dropped
 
 
 def transport_of(scope: Scope) -> str:

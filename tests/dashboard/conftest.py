@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
@@ -12,7 +13,7 @@ from project.demo_policy import POLICY
 from sse_limits.limiter import get_board
 from sse_limits.live.board import Board
 
-from .fleet import Fleet
+from .fleet import Fleet, signed_in
 
 ROOM = "/admin/sse_limits/liveroom/"
 
@@ -30,6 +31,13 @@ def board(fleet: Fleet) -> Iterator[Board]:
     conf = {"POLICY": POLICY, "REDIS_URL": fleet.store.url, "LEASE_SECONDS": 3, "HEARTBEAT_SECONDS": 1}
     with override_settings(SSE_LIMITS=conf):
         yield get_board()
+
+
+@pytest.fixture
+def browser(fleet: Fleet) -> Iterator[httpx.Client]:
+    """Somebody who is signed in at the fleet's own site."""
+    with signed_in(fleet.server) as found:
+        yield found
 
 
 @pytest.fixture

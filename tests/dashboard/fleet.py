@@ -6,12 +6,16 @@ The tests read the same store from their own process, as any WSGI worker would.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import httpx
 
 from sse_limits.slots.embedded import find_server
 from tests.servers.harness import ROOT, ServerProcess
@@ -84,6 +88,17 @@ class Fleet:
             self.server.stop()
         finally:
             self.store.end()
+
+
+@contextmanager
+def signed_in(server: ServerProcess) -> Iterator[httpx.Client]:
+    """Somebody who is signed in at a server's own site."""
+    with httpx.Client(base_url=server.url, timeout=WAIT_SECONDS, headers={"Referer": server.url}) as found:
+        form = found.get("/admin/login/").text
+        csrf = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)[0]
+        named = {"username": ADMIN, "password": PASSWORD, "csrfmiddlewaretoken": csrf}
+        assert found.post("/admin/login/", data=named).status_code == 302
+        yield found
 
 
 def wait_until(holds: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:

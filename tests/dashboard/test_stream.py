@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
-import pytest
 
 from tests.servers.harness import ServerProcess
 
 from .conftest import ROOM
-from .fleet import ADMIN, PASSWORD, Fleet, wait_until
-
-SECONDS = 15
-
-
-@pytest.fixture
-def browser(fleet: Fleet) -> Iterator[httpx.Client]:
-    """Somebody who is signed in at the fleet's own site."""
-    with signed_in(fleet.server) as found:
-        yield found
-
-
-@contextmanager
-def signed_in(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=SECONDS, headers={"Referer": server.url}) as found:
-        form = found.get("/admin/login/").text
-        csrf = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)[0]
-        named = {"username": ADMIN, "password": PASSWORD, "csrfmiddlewaretoken": csrf}
-        assert found.post("/admin/login/", data=named).status_code == 302
-        yield found
+from .fleet import Fleet, signed_in, wait_until
 
 
 def views(response: httpx.Response) -> Iterator[dict[str, object]]:
@@ -48,7 +26,7 @@ def test_a_view_comes_each_second_and_takes_no_slot(fleet: Fleet, browser: httpx
         found = views(response)
         first, second = next(found), next(found)
         assert first["clock"] != second["clock"]
-        assert set(first) == {"clock", "away", "parts", "tables", "charts"}
+        assert set(first) == {"clock", "away", "own", "parts", "tables", "charts"}
         assert fleet.store.in_use() == {}
 
 

@@ -67,6 +67,20 @@ def test_every_counter_of_a_node_is_told_and_has_its_line_of_help() -> None:
     assert all(family.documentation for family in families.values())
 
 
+def test_whose_store_is_away_is_told_by_node() -> None:
+    other = dataclasses.replace(NODE, id="web-2:43:x", store_away_since=7)
+    found = values(exposition.fleet([NODE, other]))
+    assert found["sse_store_away", (("node", NODE.id),)] == 0
+    assert found["sse_store_away", (("node", other.id),)] == 1
+
+
+def test_one_process_tells_of_its_own_nodes_and_not_how_many_there_are() -> None:
+    found = values(exposition.part([NODE]))
+    assert found["sse_store_away", (("node", NODE.id),)] == 1
+    assert found["sse_conns", (("node", NODE.id), ("transport", "sse"))] == 5
+    assert ("sse_nodes", ()) not in found
+
+
 def test_what_a_node_of_a_later_version_tells_is_passed_over() -> None:
     odd = dataclasses.replace(NODE, counters={"sse_unheard_of_total": 1.0, "nonsense": 2.0})
     assert not any("unheard" in name or name == "nonsense" for name, _ in values(exposition.fleet([odd])))

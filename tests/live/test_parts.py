@@ -97,6 +97,11 @@ def test_a_nodes_row_is_read_as_it_was_written() -> None:
     written = row("web:1:aaaaaaaa", budget=7, is_draining=True, counters={"x": 1.5}, addresses={"192.0.2.1": 3})
     fields = {name: str(value) for name, value in codec.node_fields(written, 99).items()}
     assert codec.node_row(written.id, fields) == replace(written, seen_at=99)
+    assert codec.node_row(written.id, {**fields, "store_away_since": "7"}) == replace(
+        written, seen_at=99, store_away_since=7
+    )
+    del fields["store_away_since"]
+    assert codec.node_row(written.id, fields) == replace(written, seen_at=99), "one of the version before"
     assert codec.node_row(written.id, {**fields, "pid": "?"}) is None
     assert codec.node_row(written.id, {}) is None
 

@@ -18,8 +18,8 @@ from sse_limits.live.rows import Cause
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.batches import Batch
+from tests.faults.proxy import Proxy
 from tests.slots.backends import next_ms, until
-from tests.slots.proxy import Proxy
 from tests.slots.servers import Server
 
 from .fleet import HEARTBEAT_SECONDS, RedisFleet, Station
@@ -88,7 +88,7 @@ async def test_what_is_rejected_while_the_server_is_away_is_counted_once_it_is_b
 
 async def test_a_batch_whose_answer_was_lost_is_counted_once(redis_fleet: RedisFleet, server: Server) -> None:
     """Wherever the link breaks within the answers, and whether or not the server has done its work."""
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         station = redis_fleet.station(url=proxy.url)
         expected = lost = 0
         for place in range(0, 240, 8):

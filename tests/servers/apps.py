@@ -185,6 +185,11 @@ async def headers(scope: Scope, receive: Any, send: Any) -> None:
         await respond(send, ",".join(names).encode())
 
 
+async def tasks(scope: Scope, receive: Any, send: Any) -> None:
+    """How many tasks the process's event loop has, this one included."""
+    await respond(send, str(len(asyncio.all_tasks())).encode())
+
+
 class Consumer(AsyncWebsocketConsumer):
     """A Channels consumer whose `disconnect` is slow, or closes once more."""
 
@@ -266,6 +271,7 @@ WEBSOCKETS = (
 )
 HTTP = WEBSOCKETS | {
     "/journal/": journal.app,
+    "/tasks/": tasks,
     "/events/": Events.as_asgi(),
     "/public/events/": PublicEvents.as_asgi(),
     "/tenant/events/": TenantEvents.as_asgi(),

@@ -91,6 +91,12 @@ class Stream:
             return False
         return True
 
+    async def again(self, request: bytes) -> Self:
+        """Send another request on the connection; the answer to the last one has been read to its end."""
+        self._writer.write(request)
+        await self._writer.drain()
+        return self
+
     def stop_reading(self) -> None:
         """From here on the kernel's buffers fill up."""
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import json
 
 import django
 
-NAMES = ("gina", "gus", "alice", "marta", "torn", "nobody", "off")
+NAMES = ("gina", "gus", "alice", "marta", "torn", "nobody", "off", "ops")
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
         client.force_login(User.objects.create_user(name))
         sessions[name] = client.session.session_key
     User.objects.filter(username="off").update(is_active=False)
+    User.objects.filter(username="ops").update(is_staff=True, is_superuser=True)
     print(json.dumps(sessions))
 
 

@@ -25,15 +25,9 @@ LONG = {"SSE_LIMITS_LEASE_SECONDS": "60", "SSE_LIMITS_HEARTBEAT_SECONDS": "20"}
 BOOTED = 1.0
 
 
-def node_id(slots: Store, server: ServerProcess) -> str:
-    """The id under which a server has written its row; empty before it has."""
-    found = [node for node in slots.client.zrange(keys.nodes(), 0, -1) if node.split(":")[-2] == str(server.pid)]
-    return found[0] if found else ""
-
-
 def written(slots: Store, server: ServerProcess) -> int:
     """How many streams a server has told of."""
-    return slots.client.hlen(keys.node_streams(node_id(slots, server)))
+    return slots.client.hlen(keys.node_streams(slots.node_id(server.pid)))
 
 
 async def hold(server: ServerProcess, clients: Clients, count: int, user: str, tenant: str) -> None:
@@ -54,7 +48,7 @@ async def test_a_restarted_node_finds_its_own_ghosts_and_takes_their_slots_back_
     await until(lambda: written(slots, doomed) == 180, 5)
     for number in range(20):
         await hold(doomed, clients, 1, f"u{number}", "acme")
-    dead = node_id(slots, doomed)
+    dead = slots.node_id(doomed.pid)
     doomed.kill()
     again = start("uvicorn", **env)
     began = time.monotonic()
@@ -76,7 +70,7 @@ async def test_survivors_sweep_the_slots_and_the_rows_of_one_that_was_killed(
         node.wait_until_ready()
         await hold(node, clients, 5, f"u{number}", "acme")
     await until(lambda: [written(slots, node) for node in nodes] == [5, 5, 5], 5)
-    dead = node_id(slots, nodes[0])
+    dead = slots.node_id(nodes[0].pid)
     nodes[0].kill()
     await until(lambda: slots.in_use() == held(5, "u1", "acme") | held(5, "u2", "acme") | held(10, None, "acme"), 2.5)
     await until(lambda: slots.client.keys(f"*{dead}*") == [], 1)
@@ -101,8 +95,7 @@ async def test_without_proof_of_death_the_lease_does_it(start: Start, slots: Sto
     doomed, alive = start("uvicorn", **env), start("uvicorn", **env)
     await hold(doomed, clients, 5, "gina", "globex")
     await until(lambda: written(slots, doomed) == 5, 5)
-    doomed.process.send_signal(signal.SIGSTOP)  # from here on it writes nothing
-    slots.client.hset(keys.node(node_id(slots, doomed)), "pid_namespace", "pid:[1]")
+    slots.hide(doomed.pid)
     killed = time.monotonic()
     doomed.kill()
     while time.monotonic() < killed + 2.3:  # two heartbeats of the survivor
@@ -121,7 +114,7 @@ async def test_a_process_that_stands_still_is_not_dead(start: Start, slots: Stor
     await until(lambda: written(slots, frozen) == 2, 5)
     frozen.process.send_signal(signal.SIGSTOP)
     alive = start("uvicorn", **env)
-    await until(lambda: bool(node_id(slots, alive)), 5)  # it has looked for the dead, and written after that
+    await until(lambda: bool(slots.node_id(alive.pid)), 5)  # it has looked for the dead, and written after that
     assert slots.in_use() == held(2, "gina", "globex")
     frozen.process.send_signal(signal.SIGCONT)
 
@@ -165,5 +158,5 @@ async def test_a_broken_promise_is_told_and_costs_nobody_a_slot(start: Start, sl
     await until(lambda: written(slots, first) == 2, 5)
     second = start("uvicorn", **LONG, **env)
     second.expect("NODE_EXCLUSIVE says that only one process at a time is called web")
-    await until(lambda: f"but node {node_id(slots, first)} runs too" in second.log(), 5)
+    await until(lambda: f"but node {slots.node_id(first.pid)} runs too" in second.log(), 5)
     assert slots.in_use() == held(2, "gina", "globex")

@@ -24,6 +24,7 @@ class Server:
 
     def __init__(self, name: str, binary: str) -> None:
         self.name = name
+        self.binary = binary
         self.directory = Path(tempfile.mkdtemp(prefix="sl-"))
         self.socket = self.directory / "s"
         self.url = f"unix://{self.socket}"

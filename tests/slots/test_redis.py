@@ -16,9 +16,9 @@ from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.batches import Batch
 from sse_limits.slots.redis import RedisStore
+from tests.faults.proxy import Direction, Proxy
 
 from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
-from .proxy import Direction, Proxy
 from .servers import Server
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
@@ -279,14 +279,14 @@ async def test_a_late_heartbeat_does_not_bring_released_streams_back(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B08: the renewal is on its way for 100 ms, and the streams are released meanwhile."""
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         slow, store = redis_backend.store(url=proxy.url), redis_backend.store()
         claims = [ask(f"s{number}") for number in range(20)]
         for claim in claims:
             await store.acquire(claim)
         await slow.renew(Batch())
         await renew(slow, [held(claims[0])])
-        proxy.delay_seconds["request"] = 0.1
+        proxy.delay(0.1, "request")
         renewal = asyncio.ensure_future(renew(slow, [held(claim) for claim in claims]))
         await asyncio.sleep(0.02)
         for claim in claims:
@@ -526,8 +526,8 @@ async def test_a_cancelled_caller_disturbs_nobody_and_keeps_no_slot(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B21: replies are told apart by an `own` count that the script hands back."""
-    async with Proxy(server.socket) as proxy:
-        proxy.delay_seconds["reply"] = 0.002
+    with Proxy(server.socket) as proxy:
+        proxy.delay(0.002, "reply")
         store = redis_backend.store(url=proxy.url)
         answers = 0
         leaving = True
@@ -656,13 +656,13 @@ async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
     redis_backend: RedisBackend, server: Server
 ) -> None:
     """B10."""
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         store = redis_backend.store(60, url=proxy.url, timeout_seconds=TIMEOUT)
         await store.usage([])
-        proxy.delay_seconds["reply"] = 1.5 * TIMEOUT
+        proxy.delay(1.5 * TIMEOUT, "reply")
         took = await failure_seconds(store.acquire(ask("s1", ALL_AT)))
         assert took < TIMEOUT + 0.1
-        proxy.delay_seconds["reply"] = 0.0
+        proxy.pass_all()
         for number in (7, 8, 9):  # and what comes late is nobody else's answer
             verdict = await store.peek(ask("x", {"user": number}, own={"user": number}))
             assert isinstance(verdict, Full)
@@ -700,7 +700,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
     cut_counts = range(0, 390, 27) if direction == "request" else range(0, 24, 3)
     claims = {count: ask(f"s{count}", {"user": 5}, user=f"u{count}") for count in cut_counts}
     all_slots = {demand.key for claim in claims.values() for demand in claim.demands}
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         store, direct = redis_backend.store(lease, url=proxy.url), redis_backend.store(lease)
         await every_operation(direct)
         server.client.flushall()
@@ -724,7 +724,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
                     await settle(store.usage([]))
             proxy.pass_all()
             assert_every_key_expires(server)
-        assert proxy.cuts >= len(cut_counts) / 3  # the highest counts lie behind the end of the shorter messages
+        assert proxy.counts["cuts"] >= len(cut_counts) / 3  # the highest counts are behind the shorter messages
         deadline = time.monotonic() + lease + 1
         while any(await direct.usage(sorted(all_slots))):
             assert time.monotonic() < deadline

@@ -57,7 +57,7 @@ class NodeTable:
                 value=lambda node: node.blocked, is_number=True, leaves=3,
             ),
             Column[NodeRow](
-                key="store_ms", label=_("Store"), cell=lambda node: formats.milliseconds(node.store_ms),
+                key="store_ms", label=_("Store"), cell=self._store,
                 value=lambda node: node.store_ms, is_number=True, leaves=3,
             ),
             Column[NodeRow](
@@ -84,8 +84,9 @@ class NodeTable:
 
     def _name(self, node: NodeRow) -> SafeString:
         draining = formats.tag(_("draining"), "warn") if node.is_draining else ""
+        away = formats.tag(_("store away"), "crit") if node.store_away_since is not None else ""
         url = self.look.asked.url("streams", node=node.id)
-        return format_html("{}{}", formats.link(url, formats.node(node.id)), draining)
+        return format_html("{}{}{}", formats.link(url, formats.node(node.id)), draining, away)
 
     def _use(self, node: NodeRow) -> SafeString:
         if node.budget is None:
@@ -98,8 +99,15 @@ class NodeTable:
         text = _("%(version)d of %(newest)d") % {"version": node.policy_version, "newest": self.newest_policy}
         return format_html('<span class="warn nw">{} {}</span>', formats.icon("warn"), text)
 
-    def _seen(self, node: NodeRow) -> str:
-        return formats.unit(max(0, self.look.now - node.seen_at) / 1000, "s", 1)
+    def _store(self, node: NodeRow) -> SafeString | str:
+        since = node.store_away_since
+        if since is None:
+            return formats.milliseconds(node.store_ms)
+        return format_html('<span class="crit nw">{} {}</span>', formats.icon("crit"), _("away"))
+
+    def _seen(self, node: NodeRow) -> SafeString | str:
+        seconds = max(0, self.look.now - node.seen_at) / 1000
+        return formats.unit(seconds, "s", 1) if seconds < 60 else formats.since(node.seen_at, self.look.now)
 
     def _detail(self, node: NodeRow) -> SafeString:
         open_now = ngettext("%(count)s stream", "%(count)s streams", node.open) % {"count": formats.number(node.open)}
@@ -116,11 +124,21 @@ class NodeTable:
             ]
         )
         return format_html(
-            '<div class="sl-cols"><div><h3>{}</h3>{}</div><div>{}</div></div>',
+            '<div class="sl-cols"><div><h3>{}</h3>{}</div><div>{}{}</div></div>',
             _("This node"),
             facts,
+            self._why_alone(node),
             self._why_old(node),
         )
+
+    def _why_alone(self, node: NodeRow) -> SafeString:
+        if node.store_away_since is None:
+            return SafeString("")
+        text = _(
+            "Redis has not answered %(node)s since %(since)s, or does not take what it writes. The node admits by what "
+            "each tier says under “while the store is away”, tries again twice a second, and says in its log why."
+        ) % {"node": formats.node(node.id), "since": formats.clock(node.store_away_since)}
+        return format_html("<h3>{}</h3><p>{}</p>", _("Why it decides from its own table"), text)
 
     def _why_old(self, node: NodeRow) -> SafeString:
         if node.policy_version == self.newest_policy:
@@ -141,7 +159,7 @@ def build(look: Look) -> View:
     if not nodes:
         parts["empty"] = SafeString(_("No node has reported yet. A node reports with its first request."))
     return View(
-        parts={"banner": banner(look), "count": _alive(nodes), "store": _store(nodes)},
+        parts={"banner": banner(look), "count": _alive(look), "store": _store(look)},
         tables={"nodes": table.render(rows, look.asked.query, parts)},
     )
 
@@ -152,7 +170,11 @@ def records(look: Look) -> Records:
     return table, table.sorted(look.snapshot.nodes, look.asked.query)
 
 
-def _alive(nodes: Sequence[NodeRow]) -> str:
+def _alive(look: Look) -> str:
+    nodes = look.snapshot.nodes
+    if look.is_away:
+        known = ngettext("%(count)d node known", "%(count)d nodes known", len(nodes)) % {"count": len(nodes)}
+        return _("%(known)s, %(own)d seen now") % {"known": known, "own": len(look.own)}
     text = ngettext("%(count)d node alive", "%(count)d nodes alive", len(nodes)) % {"count": len(nodes)}
     return _("%(alive)s; loop lag is the longest of the last second") % {"alive": text}
 
@@ -168,15 +190,17 @@ def _draining(nodes: Sequence[NodeRow]) -> str:
     return " ".join(texts)
 
 
-def _store(nodes: Sequence[NodeRow]) -> SafeString:
+def _store(look: Look) -> SafeString:
     """How each kind of store answers the nodes that use it."""
     found: dict[str, list[float]] = {}
-    for node in nodes:
+    for node in look.snapshot.nodes:
         found.setdefault(node.store, []).append(node.store_ms)
+    before = _("away; when it last answered: ") if look.is_away else ""
     rows = [
         (
             name,
-            _("%(usual)s at the fastest node, %(longest)s at the slowest")
+            before
+            + _("%(usual)s at the fastest node, %(longest)s at the slowest")
             % {"usual": formats.milliseconds(min(times)), "longest": formats.milliseconds(max(times))},
         )
         for name, times in found.items()

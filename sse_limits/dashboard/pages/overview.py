@@ -9,7 +9,7 @@ from django.utils.translation import ngettext
 
 from sse_limits.core.rejections import ENDS
 from sse_limits.core.slots import Scope
-from sse_limits.dashboard import charts, formats
+from sse_limits.dashboard import charts, formats, outage
 from sse_limits.dashboard.look import Look
 from sse_limits.dashboard.view import Alert, Figure, View, alerts, banner, figures
 from sse_limits.live.rows import DecisionRow
@@ -22,6 +22,7 @@ ROWS = 6
 RATE_SPANS = 6
 SPARK_POINTS = 24
 ALERTS_SHOWN = 5
+SILENT_SECONDS = 6
 
 
 def build(look: Look) -> View:
@@ -120,6 +121,8 @@ def _is_full(look: Look, scope: Scope, subject: str, in_use: int) -> bool:
 
 def _nodes(look: Look) -> Figure:
     nodes = look.snapshot.nodes
+    if look.is_away and nodes:
+        return _seen_nodes(look)
     newest = max((node.policy_version for node in nodes), default=0)
     draining = sum(node.is_draining for node in nodes)
     old = sum(node.policy_version != newest for node in nodes)
@@ -131,9 +134,17 @@ def _nodes(look: Look) -> Figure:
     return Figure(_("Nodes"), formats.number(len(nodes)), _("alive"), ", ".join(filter(None, said)) or fine)
 
 
+def _seen_nodes(look: Look) -> Figure:
+    """While the store is away, a process sees its own nodes only."""
+    known, own = len(look.snapshot.nodes), len(look.own)
+    unseen = _("%(count)d unseen since %(time)s") if own else _("unseen since %(time)s")
+    note = unseen % {"count": known - own, "time": formats.clock(look.counted_at)} if known > own else _("all seen")
+    return Figure(_("Nodes"), formats.number(own), _("of %(count)d") % {"count": known}, note)
+
+
 def _store(look: Look) -> Figure:
     if look.is_away:
-        return Figure(_("Store"), _("away"), "", _("new streams are refused"), is_bad=True)
+        return Figure(_("Store"), _("away"), "", outage.decisions(look.policy), is_bad=True)
     nodes = look.snapshot.nodes
     if not nodes:
         return Figure(_("Store"), _("answers"))
@@ -150,7 +161,11 @@ def _alerts(look: Look, tenants: list[TenantRow]) -> list[Alert]:
     refused = by_tenant(look.ask(lambda: look.board.tenant_causes(minutes=1), ()))
     full = [(refused[row.slug].total(), row) for row in tenants if row.is_at_limit and refused.get(row.slug)]
     full.sort(key=lambda pair: (-pair[0], pair[1].slug))
-    return [_full_tenant(look, row, count) for count, row in full[:ALERTS_SHOWN]] + _node_alerts(look)
+    return [
+        *_store_alerts(look),
+        *(_full_tenant(look, row, count) for count, row in full[:ALERTS_SHOWN]),
+        *_node_alerts(look),
+    ]
 
 
 def _full_tenant(look: Look, row: TenantRow, count: int) -> Alert:
@@ -166,8 +181,47 @@ def _full_tenant(look: Look, row: TenantRow, count: int) -> Alert:
     return Alert(sentence, url, _("Explain"), is_critical=True)
 
 
+def _store_alerts(look: Look) -> list[Alert]:
+    """Nodes that the store is away for, though not for this page; one alert, however many they are."""
+    if look.is_away:
+        return []
+    away = [(node.store_away_since, node) for node in look.snapshot.nodes if node.store_away_since is not None]
+    if not away:
+        return []
+    if len(away) == 1:
+        text = _("{node} cannot use Redis since {since}; it decides from its own table.")
+    else:
+        text = _("{count} of {nodes} nodes cannot use Redis since {since}; they decide from their own tables.")
+    sentence = format_html(
+        text,
+        node=formats.strong(formats.node(away[0][1].id)),
+        count=formats.strong(len(away)),
+        nodes=len(look.snapshot.nodes),
+        since=formats.clock(min(since for since, _node in away)),
+    )
+    return [Alert(sentence, look.asked.url("nodes"), _("Nodes"), is_critical=True)]
+
+
+def _silent(look: Look) -> list[Alert]:
+    """Nodes that have not written for a while: they are cut off from the store, frozen, or dead without a goodbye."""
+    limit = look.now - SILENT_SECONDS * 1000
+    silent = [node for node in look.snapshot.nodes if node.seen_at < limit and node.store_away_since is None]
+    if look.is_away or not silent:
+        return []
+    text = ngettext(
+        "{nodes} has not reported since {since}: it cannot reach Redis, stands still, or has died.",
+        "{nodes} have not reported since {since}: they cannot reach Redis, stand still, or have died.",
+        len(silent),
+    )
+    names = ", ".join(formats.node(node.id) for node in silent[:ALERTS_SHOWN])
+    more = f" +{len(silent) - ALERTS_SHOWN}" if len(silent) > ALERTS_SHOWN else ""
+    since = formats.clock(min(node.seen_at for node in silent))
+    sentence = format_html(text, nodes=formats.strong(f"{names}{more}"), since=since)
+    return [Alert(sentence, look.asked.url("nodes"), _("Nodes"))]
+
+
 def _node_alerts(look: Look) -> list[Alert]:
-    found = []
+    found = _silent(look)
     newest = max((node.policy_version for node in look.snapshot.nodes), default=0)
     for node in look.snapshot.nodes:
         if node.policy_version != newest:

@@ -27,6 +27,7 @@ from sse_limits.dashboard.view import (
     whole,
 )
 from sse_limits.live.rows import StreamRow
+from sse_limits.streams import here
 
 from .streams_table import StreamTable, Whose
 
@@ -68,6 +69,9 @@ class StreamPage:
         subject = self.whose.subject
         if subject is None:
             return 0, []
+        if self.look.is_away:
+            found = here.streams(self.whose.scope, subject)
+            return len(found), found[offset : offset + count]
         board = self.look.board
         return self.look.ask(lambda: board.streams(self.whose.scope, subject, offset=offset, count=count), NOT_KNOWN)
 
@@ -103,6 +107,8 @@ class StreamPage:
 
     def _count(self) -> str:
         streams = ngettext("%(count)s stream", "%(count)s streams", self.total) % {"count": formats.number(self.total)}
+        if self.look.sees_own:
+            return _("%(streams)s of this node") % {"streams": streams}
         return _("%(streams)s, oldest first") % {"streams": streams} if self.total > 1 else streams
 
     def _title(self) -> SafeString:
@@ -219,7 +225,9 @@ class StreamPage:
         return Figure(_("At the limit"), choice, note=formats.provenance(limits.provenance.get("at_user_limit")))
 
     def _empty(self) -> SafeString:
-        if self.look.is_away:
+        if self.look.sees_own and not self.needle:
+            return SafeString(_("This node holds none. What others hold nobody knows while the store is away."))
+        if self.look.is_away and not self.look.own:
             return SafeString(_("Nobody knows which streams are open while the store is away."))
         if self.needle:
             return nothing_matches(self.look, _("stream"), self.look.asked.query.get("q", ""), "q")
@@ -240,5 +248,7 @@ def records(look: Look) -> Records:
     description = StreamTable(look, whose).description()
     if subject is None:
         return description, []
+    if look.is_away:
+        return description, here.streams(whose.scope, subject)[:SEARCHED_ROWS]
     found = look.ask(lambda: look.board.streams(whose.scope, subject, count=SEARCHED_ROWS), NOT_KNOWN)
     return description, found[1]

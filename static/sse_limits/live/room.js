@@ -31,7 +31,8 @@ function receive(view) {
     waiting = view;
     for (const [table, rows] of tablesOf(view)) tellNew(table, newRows(table, rows));
   }
-  state.toggleAttribute("data-away", view.away);
+  if (view.away) state.dataset.away = view.own ? "own" : "away";
+  else delete state.dataset.away;
   sayState();
 }
 
@@ -71,7 +72,7 @@ function sayState() {
   const held = isPaused ? "paused" : heldBecause();
   state.toggleAttribute("data-held", held !== null);
   state.toggleAttribute("data-lost", connection === "lost" || connection === "denied");
-  const live = state.hasAttribute("data-away") && (connection === "live" || connection === "polling") ? "away" : connection;
+  const live = connection === "live" || connection === "polling" ? state.dataset.away ?? connection : connection;
   const said = text(held ?? live);
   if (stateText.textContent !== said) stateText.textContent = said;
 }

@@ -1,0 +1,20 @@
+"""The settings of the servers under faults: a tenant with room for crowds, whose users are held to five."""
+
+from __future__ import annotations
+
+from tests.servers.settings import *  # noqa: F403
+from tests.servers.settings import SSE_LIMITS
+
+TENANT = "faulty"
+USER_LIMIT = 5
+TENANT_LIMIT = 1000
+
+_policy = SSE_LIMITS["POLICY"]
+SSE_LIMITS["POLICY"] = {
+    **_policy,
+    "tenants": {
+        **_policy["tenants"],
+        TENANT: {"name": "Faulty", "tier": "free", "user_limit": USER_LIMIT, "tenant_limit": TENANT_LIMIT},
+        "evicting": {"name": "Evicting", "tier": "pro", "user_limit": USER_LIMIT},
+    },
+}

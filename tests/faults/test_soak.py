@@ -1,0 +1,58 @@
+"""The long runs, which CI has no time for: `make soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Nodes, Start, assert_calm, in_a_thread
+from .cycles import come_and_go
+from .kinds import KINDS, Site
+from .load import Load
+from .settings import USER_LIMIT
+from .test_kinds import FULL, RECOVERY_SECONDS, under_fault
+from .test_nodes import DOOMED, killed
+
+pytestmark = pytest.mark.soak
+
+KILLS = 20
+FAULT_SECONDS = 20.0
+VISITS = 20_000
+WARM_UP = 1_000
+MOST_BYTES = 20 * 1024 * 1024
+CONNECTS = 2_000
+CONNECTS_A_SECOND = 100.0
+
+
+@pytest.mark.parametrize("turn", range(KILLS))
+async def test_a_node_is_killed_again_and_again(
+    nodes: Nodes, site: Site, load: Load, start: Start, operator: str, turn: int
+) -> None:
+    await load.fill(["survivor"])
+    users = [f"doomed{turn}-{number}" for number in range(DOOMED // USER_LIMIT)]
+    await killed(load, nodes, site, start(), operator, users)
+    assert load.history.report() == ""
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_long_fault_is_nothing_that_clients_notice(nodes: Nodes, site: Site, load: Load, name: str) -> None:
+    await under_fault(nodes, site, load, KINDS[name], FAULT_SECONDS)
+
+
+async def test_scripts_that_are_forgotten_all_the_time_cost_no_answer(nodes: Nodes, site: Site, load: Load) -> None:
+    """B35: 2,000 connects and several heartbeats, SCRIPT FLUSH every 50 ms."""
+    await load.fill(FULL)
+    async with in_a_thread(KINDS["noscript"].fault(site)):
+        await load.run(CONNECTS / CONNECTS_A_SECOND, rate=CONNECTS_A_SECOND)
+        await load.until_right(site.store, RECOVERY_SECONDS)
+    assert load.faults == []
+    assert set(load.statuses) == {200, 429}
+    assert load.broken() == []
+    assert load.history.report() == ""
+    for said in nodes.said():
+        assert_calm(said, most=0)
+
+
+async def test_twenty_thousand_users_come_and_go(site: Site, start: Start) -> None:
+    before, after = await come_and_go(site, start, WARM_UP, VISITS)
+    print(before, after)
+    assert after.resident_bytes - before.resident_bytes <= MOST_BYTES
