@@ -12,6 +12,7 @@ from .machine import CLIENT_CORE, describe, pin
 
 NAMES = (
     "slots",
+    "cluster",
     "exactness",
     "ends",
     "rejection",

@@ -16,12 +16,16 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from redis.connection import parse_url
 
 from sse_limits.core.identity import TrustedProxies
+from sse_limits.slots import topology
 from sse_limits.slots.base import SseLimitsError
 
 SETTING = "SSE_LIMITS"
+REDIS_URL_HINT = (
+    "Write redis://host:6379/0, rediss://host, unix:///path/to/socket, redis+cluster://host,host or "
+    "redis+sentinel://host,host/master."
+)
 
 
 class InvalidConfiguration(SseLimitsError):
@@ -56,6 +60,9 @@ class Conf:
     """How long an app may go on after its client has gone, or its stream was ended, before it is cancelled."""
     node_name: str | None = None
     """The name of this node; None: the host name."""
+    node_exclusive: bool = False
+    """A promise: no two processes ever use this NODE_NAME at the same time, so earlier ones of that name are dead and
+    their slots free at once. Never with several workers under one name."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For is believed, and `unix` for the peer of a Unix socket."""
     ipv6_prefix: int = 64
@@ -179,6 +186,9 @@ def _out_of_range(conf: Conf) -> list[Problem]:
         hint = f"Write at most a third of LEASE_SECONDS: {conf.lease_seconds / 3:g}."
         message = f" is {conf.heartbeat_seconds:g}: one late renewal would lose leases."
         found.append(_e004("HEARTBEAT_SECONDS", message, hint))
+    if conf.node_exclusive and not conf.node_name:
+        hint = "Set NODE_NAME to what only one process at a time is called, or leave NODE_EXCLUSIVE out."
+        found.append(_e004("NODE_EXCLUSIVE", " promises something of NODE_NAME, which is not set.", hint))
     if not 1 <= conf.ipv6_prefix <= 128:
         found.append(_e004("IPV6_PREFIX", f" is {conf.ipv6_prefix}.", "It is from 1 to 128."))
     if conf.fleet_limit is not None and conf.fleet_limit < 0:
@@ -215,10 +225,9 @@ def _unreadable(conf: Conf) -> list[Problem]:
     hint = "Write origins such as 'https://app.example.com'."
     found += [_e004("CORS_ORIGINS", f" holds {each!r}.", hint) for each in conf.cors_origins if not _is_origin(each)]
     try:
-        parse_url(conf.redis_url or "redis://")  # type: ignore[no-untyped-call] # redis-py has no types here
-    except ValueError:
-        hint = "Write redis://host:6379/0, rediss://host or unix:///path/to/socket."
-        found.append(_e004("REDIS_URL", " is not the URL of a Redis server.", hint))
+        topology.parse(conf.redis_url or "redis://")
+    except ValueError as exc:
+        found.append(_e004("REDIS_URL", f" is not the URL of a Redis server: {exc}.", REDIS_URL_HINT))
     return found
 
 

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "LANE_BYTES": 1048576,
     "CLEANUP_SECONDS": 2,
     "NODE_NAME": None,
+    "NODE_EXCLUSIVE": False,
     "TRUSTED_PROXIES": (),
     "IPV6_PREFIX": 64,
     "ALLOWED_ORIGINS": None,
@@ -56,9 +57,16 @@ RIGHT: dict[str, list[Any]] = {
     "LEASE_SECONDS": [45, 1e6],
     "LANE_EVENTS": [1, 1000],
     "LANE_BYTES": [1, 10**9],
-    "REDIS_URL": [None, "redis://localhost:6379/0", "rediss://u:p@example.com", "unix:///run/redis.sock"],
+    "REDIS_URL": [
+        None,
+        "redis://localhost:6379/0",
+        "rediss://u:p@example.com",
+        "unix:///run/redis.sock",
+        "redis+cluster://a,b",
+    ],
     "STORE": ["redis", "memory"],
     "NODE_NAME": [None, "web-1"],
+    "NODE_EXCLUSIVE": [False],
     "TRUSTED_PROXIES": [[], ("10.0.0.0/8",), ["10.0.0.1", "unix"]],
     "IPV6_PREFIX": [1, 48, 128],
     "ALLOWED_ORIGINS": [None, [], ["https://a.example"]],
@@ -78,6 +86,7 @@ WRONG: dict[str, list[Any]] = {
     "REDIS_URL": [1, True, b"redis://", ["redis://"]],
     "STORE": [None, 1, ["redis"]],
     "NODE_NAME": [1, True, b"web"],
+    "NODE_EXCLUSIVE": [None, 1, "true"],
     "TRUSTED_PROXIES": [None, "10.0.0.0/8", [1], {"10.0.0.0/8"}],
     "IPV6_PREFIX": [None, "64", 64.0, True],
     "ALLOWED_ORIGINS": ["*", [None], 1],
@@ -215,6 +224,13 @@ class TestRanges:
         hint = "Write a whole number of streams, or None for no limit."
         assert only({"FLEET_LIMIT": limit}) == Problem("E004", f"SSE_LIMITS['FLEET_LIMIT'] is {limit}.", hint)
 
+    @pytest.mark.parametrize("name", [None, ""])
+    def test_a_promise_about_a_name_needs_the_name(self, name: str | None) -> None:
+        assert problems({"NODE_EXCLUSIVE": True, "NODE_NAME": "web-1"}) == []
+        found = only({"NODE_EXCLUSIVE": True, "NODE_NAME": name})
+        message = "SSE_LIMITS['NODE_EXCLUSIVE'] promises something of NODE_NAME, which is not set."
+        assert (found.check, found.message) == ("E004", message)
+
     @pytest.mark.parametrize("entry", ["10.0.0.0/33", "localhost", "10.0.0.1/8", "", "*"])
     def test_a_trusted_proxy_that_is_no_network_is_named(self, entry: str) -> None:
         found = only({"TRUSTED_PROXIES": ["127.0.0.1", entry]})
@@ -224,12 +240,19 @@ class TestRanges:
         assert found.hint == "Write networks such as '10.0.0.0/8'."
 
     @pytest.mark.parametrize(
-        "url", ["localhost:6379", "http://localhost", "redis:/localhost", "6379", "redis://h:port"]
+        ("url", "why"),
+        [
+            ("localhost:6379", "it begins with none of the known schemes"),
+            ("redis://h:port", "a host, a port or an option cannot be read"),
+            ("redis+sentinel://h", "behind the sentinels comes /<name of the master>"),
+        ],
     )
-    def test_a_redis_url_that_no_client_understands_is_found_before_the_first_stream(self, url: str) -> None:
+    def test_a_redis_url_that_no_client_understands_is_found_before_the_first_stream(self, url: str, why: str) -> None:
         found = only({"REDIS_URL": url})
-        assert (found.check, found.message) == ("E004", "SSE_LIMITS['REDIS_URL'] is not the URL of a Redis server.")
-        assert found.hint == "Write redis://host:6379/0, rediss://host or unix:///path/to/socket."
+        message = f"SSE_LIMITS['REDIS_URL'] is not the URL of a Redis server: {why}."
+        assert (found.check, found.message) == ("E004", message)
+        assert found.hint is not None
+        assert "redis+cluster://host,host" in found.hint
 
     def test_a_password_in_the_url_is_not_shown(self) -> None:
         assert "hunter2" not in str(problems({"REDIS_URL": "http://user:hunter2@localhost"}))
