@@ -1,4 +1,4 @@
-"""The twelve kinds of fault of a slot store, each as a context: felt inside, over behind it."""
+"""The kinds of fault of a slot store, each as a context: felt inside, over behind it."""
 
 from __future__ import annotations
 
@@ -208,6 +208,22 @@ def closed_port(site: Site) -> Iterator[None]:
     site.proxy.accept()
 
 
+@contextmanager
+def mute(site: Site) -> Iterator[None]:
+    """The server does what it is told, and its answers come when it is over."""
+    site.proxy.black_hole("reply")
+    yield
+    site.proxy.pass_all()
+
+
+@contextmanager
+def deaf(site: Site) -> Iterator[None]:
+    """What the server is told reaches it when it is over."""
+    site.proxy.black_hole("request")
+    yield
+    site.proxy.pass_all()
+
+
 KINDS: dict[str, Kind] = {
     "stall": Kind(stall),
     "kill": Kind(kill, forgets=True),
@@ -221,6 +237,10 @@ KINDS: dict[str, Kind] = {
     "lru": Kind(lru, is_outage=False, forgets=True),
     "failover": Kind(failover, forgets=True),
     "closed port": Kind(closed_port),
+}
+ONE_WAY: dict[str, Kind] = {
+    "mute": Kind(mute),
+    "deaf": Kind(deaf),
 }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Nodes, Start, assert_calm
-from .course import FULL, go_through, in_a_thread
+from .course import FULL, go_through, in_a_thread, windows
 from .cycles import come_and_go
-from .kinds import KINDS, Site
-from .load import Load
+from .kinds import KINDS, ONE_WAY, Site
+from .load import LEASE_SECONDS, Load, now
 from .settings import USER_LIMIT
 from .test_kinds import RECOVERY_SECONDS, assert_unnoticed
 from .test_nodes import DOOMED, killed
@@ -34,10 +34,25 @@ async def test_a_node_is_killed_again_and_again(
     assert load.history.report() == ""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, *ONE_WAY])
 async def test_a_long_fault_is_nothing_that_clients_notice(nodes: Nodes, site: Site, load: Load, name: str) -> None:
-    await go_through(site, load, KINDS[name], FAULT_SECONDS, RECOVERY_SECONDS)
-    assert_unnoticed(nodes, load, KINDS[name])
+    kind = (KINDS | ONE_WAY)[name]
+    await go_through(site, load, kind, FAULT_SECONDS, RECOVERY_SECONDS)
+    assert_unnoticed(nodes, load, kind)
+
+
+async def test_a_store_that_comes_and_goes_is_no_way_past_the_limits(nodes: Nodes, site: Site, load: Load) -> None:
+    """Each time for longer than a lease, and away again as soon as it is right: the shares stay those of two nodes."""
+    await load.fill(FULL)
+    began = now()
+    for _ in range(3):
+        async with in_a_thread(KINDS["stall"].fault(site)):
+            await load.run(LEASE_SECONDS + 1)
+            await load.settled()
+        await load.until_right(site.store, 2 * LEASE_SECONDS)
+    load.history.windows += windows(load, KINDS["stall"], began, now())
+    assert load.history.report() == ""
+    assert load.broken() == []
 
 
 async def test_scripts_that_are_forgotten_all_the_time_cost_no_answer(nodes: Nodes, site: Site, load: Load) -> None:
