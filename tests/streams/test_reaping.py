@@ -16,8 +16,8 @@ from sse_limits.live import process
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.streams.reaping import Reaping
+from tests.faults.proxy import Proxy
 from tests.live.fleet import RedisFleet, Station
-from tests.slots.proxy import Proxy
 from tests.slots.servers import Server
 
 pytestmark = pytest.mark.redis
@@ -124,7 +124,7 @@ async def test_wherever_the_link_breaks_the_next_heartbeat_finishes(
     server: Server, fleet: RedisFleet, dead: Station
 ) -> None:
     broken = 0
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         for place in range(0, 1500, 75):
             for number in range(10):
                 await dead.open(f"u{number}")
