@@ -16,12 +16,16 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from redis.connection import parse_url
 
 from sse_limits.core.identity import TrustedProxies
+from sse_limits.slots import topology
 from sse_limits.slots.base import SseLimitsError
 
 SETTING = "SSE_LIMITS"
+REDIS_URL_HINT = (
+    "Write redis://host:6379/0, rediss://host, unix:///path/to/socket, redis+cluster://host,host or "
+    "redis+sentinel://host,host/master."
+)
 
 
 class InvalidConfiguration(SseLimitsError):
@@ -221,10 +225,9 @@ def _unreadable(conf: Conf) -> list[Problem]:
     hint = "Write origins such as 'https://app.example.com'."
     found += [_e004("CORS_ORIGINS", f" holds {each!r}.", hint) for each in conf.cors_origins if not _is_origin(each)]
     try:
-        parse_url(conf.redis_url or "redis://")  # type: ignore[no-untyped-call] # redis-py has no types here
-    except ValueError:
-        hint = "Write redis://host:6379/0, rediss://host or unix:///path/to/socket."
-        found.append(_e004("REDIS_URL", " is not the URL of a Redis server.", hint))
+        topology.parse(conf.redis_url or "redis://")
+    except ValueError as exc:
+        found.append(_e004("REDIS_URL", f" is not the URL of a Redis server: {exc}.", REDIS_URL_HINT))
     return found
 
 

@@ -14,19 +14,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.signals import setting_changed
-from hiredis import pack_command
-from redis import ConnectionPool
-from redis.exceptions import NoScriptError, RedisError
 
 from .conf import SETTING, Conf, get_conf
 from .core import frames
 from .limiter import store_url
 from .slots import keys, scripts
-from .slots.base import StoreUnavailable
+from .slots.blocking import Blocking
 from .slots.memory import epoch_ms
 
 LOG_EVENTS = 1000
@@ -95,13 +92,12 @@ class Publisher(Protocol):
 
 
 class RedisPublisher:
-    """Publishes over a pool of blocking connections; thread-safe."""
+    """Publishes over blocking connections; thread-safe. On a Cluster the order holds within each topic."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._pool = ConnectionPool.from_url(
-            url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds, retry=None
-        )
+        self._servers = Blocking(url, timeout_seconds)
         self._script = scripts.load("publish")
+        self._scripts = {self._script.sha: self._script}
 
     def publish(self, events: list[tuple[str, bytes]]) -> list[str]:
         """Append and send frames, in order."""
@@ -109,42 +105,11 @@ class RedisPublisher:
             self._script.evalsha([keys.log(topic)], (keys.channel(topic), frame, LOG_EVENTS, LOG_SECONDS * 1000))
             for topic, frame in events
         ]
-        try:
-            connection = self._pool.get_connection()
-            try:
-                return [reply.decode() for reply in self._exchange(connection, calls)]
-            except BaseException:
-                connection.disconnect()  # type: ignore[no-untyped-call] # what has not been read must not be taken for another caller's answer
-                raise
-            finally:
-                self._pool.release(connection)
-        except (RedisError, OSError) as exc:
-            raise StoreUnavailable(str(exc)) from exc
+        return [reply.decode() for reply in self._servers.exchange(calls, self._scripts)]
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.close()
-
-    def _exchange(self, connection: Any, calls: list[tuple[Any, ...]]) -> list[bytes]:
-        replies = self._send(connection, calls)
-        missing = [at for at, reply in enumerate(replies) if reply is None]
-        if missing:  # the server has forgotten the script; these calls have not run
-            connection.send_command("SCRIPT", "LOAD", self._script.source)
-            connection.read_response()
-            for at, reply in zip(missing, self._exchange(connection, [calls[at] for at in missing]), strict=True):
-                replies[at] = reply
-        return [reply for reply in replies if reply is not None]
-
-    def _send(self, connection: Any, calls: list[tuple[Any, ...]]) -> list[bytes | None]:
-        connection.send_packed_command([b"".join([pack_command(call) for call in calls])], check_health=False)
-        return [self._reply(connection) for _ in calls]
-
-    def _reply(self, connection: Any) -> bytes | None:
-        try:
-            reply: bytes = connection.read_response(disable_decoding=True)
-        except NoScriptError:
-            return None
-        return reply
+        self._servers.close()
 
 
 class MemoryTopics:

@@ -20,8 +20,10 @@ from .live.report import Sink
 from .live.sink import RedisSink
 from .slots import alone, embedded
 from .slots.base import SlotStore
+from .slots.cluster import ClusterStore
 from .slots.memory import MemoryStore
 from .slots.redis import RedisStore
+from .slots.topology import Kind, parse
 
 log = logging.getLogger("sse_limits.stores")
 
@@ -39,7 +41,8 @@ def build_store(conf: Conf) -> SlotStore:
     """The slot store that the settings name. Without any server the memory store, and a warning."""
     url = store_url(conf)
     if url is not None:
-        return RedisStore(
+        kind = ClusterStore if parse(url).kind is Kind.CLUSTER else RedisStore
+        return kind(
             url,
             lease_seconds=conf.lease_seconds,
             timeout_seconds=conf.store_timeout_seconds,

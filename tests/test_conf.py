@@ -57,7 +57,13 @@ RIGHT: dict[str, list[Any]] = {
     "LEASE_SECONDS": [45, 1e6],
     "LANE_EVENTS": [1, 1000],
     "LANE_BYTES": [1, 10**9],
-    "REDIS_URL": [None, "redis://localhost:6379/0", "rediss://u:p@example.com", "unix:///run/redis.sock"],
+    "REDIS_URL": [
+        None,
+        "redis://localhost:6379/0",
+        "rediss://u:p@example.com",
+        "unix:///run/redis.sock",
+        "redis+cluster://a,b",
+    ],
     "STORE": ["redis", "memory"],
     "NODE_NAME": [None, "web-1"],
     "NODE_EXCLUSIVE": [False],
@@ -234,12 +240,19 @@ class TestRanges:
         assert found.hint == "Write networks such as '10.0.0.0/8'."
 
     @pytest.mark.parametrize(
-        "url", ["localhost:6379", "http://localhost", "redis:/localhost", "6379", "redis://h:port"]
+        ("url", "why"),
+        [
+            ("localhost:6379", "it begins with none of the known schemes"),
+            ("redis://h:port", "a host, a port or an option cannot be read"),
+            ("redis+sentinel://h", "behind the sentinels comes /<name of the master>"),
+        ],
     )
-    def test_a_redis_url_that_no_client_understands_is_found_before_the_first_stream(self, url: str) -> None:
+    def test_a_redis_url_that_no_client_understands_is_found_before_the_first_stream(self, url: str, why: str) -> None:
         found = only({"REDIS_URL": url})
-        assert (found.check, found.message) == ("E004", "SSE_LIMITS['REDIS_URL'] is not the URL of a Redis server.")
-        assert found.hint == "Write redis://host:6379/0, rediss://host or unix:///path/to/socket."
+        message = f"SSE_LIMITS['REDIS_URL'] is not the URL of a Redis server: {why}."
+        assert (found.check, found.message) == ("E004", message)
+        assert found.hint is not None
+        assert "redis+cluster://host,host" in found.hint
 
     def test_a_password_in_the_url_is_not_shown(self) -> None:
         assert "hunter2" not in str(problems({"REDIS_URL": "http://user:hunter2@localhost"}))

@@ -14,7 +14,7 @@ from sse_limits.publishing import Event, MemoryTopics, RedisPublisher, encode
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.embedded import find_server
-from tests.slots.servers import Server
+from tests.slots.servers import ClusterServer, Server
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,27 @@ def test_an_event_is_logged_and_sent_with_its_predecessor(server: Server, publis
         messages = [listener.get_message(timeout=5)["data"] for _ in range(2)]
     assert messages == [f"{first} 0-0\ndata: one\n\n", f"{second} {first}\ndata: two\n\n"]
     assert logged(server, "news") == [(first, "data: one\n\n"), (second, "data: two\n\n")]
+
+
+def test_on_a_cluster_topics_are_published_by_their_masters_and_moved_ones_followed(cluster: ClusterServer) -> None:
+    cluster.flushall()
+    publisher = RedisPublisher(cluster.url, 1.0)
+    topics = [f"topic{number}" for number in range(12)]
+    assert len({cluster.master_of(keys.log(topic)).name for topic in topics}) == 3
+    for turn in range(3):
+        ids = publisher.publish([(topic, event(f"{turn}")) for topic in topics])
+        assert [cluster.client.xrevrange(keys.log(topic), count=1)[0][0] for topic in topics] == ids
+        key = keys.log(topics[turn])
+        owner = cluster.master_of(key)
+        target = next(master for master in cluster.masters if master is not owner)
+        target.client.script_flush()
+        if turn == 0:
+            cluster.move(key, target)
+        else:
+            with cluster.moving(key, target, first=[key]):
+                publisher.publish([(topics[turn], event("on its way"))])
+            assert cluster.client.xlen(key) == turn + 2
+    publisher.close()
 
 
 def test_twenty_publishers_at_once_keep_one_order(server: Server, publisher: RedisPublisher) -> None:

@@ -17,7 +17,7 @@ from sse_limits.live.board import Board
 from sse_limits.live.memory import MemoryBoard
 from sse_limits.live.redis import RedisBoard
 from sse_limits.streams.node import Node
-from tests.slots.servers import Server
+from tests.slots.servers import ClusterServer, Server
 
 POLICY = {"tiers": {"free": {"user_limit": 1}, "anonymous": {}}, "tenants": {"acme": {"tier": "free"}}}
 EVENTS = StreamClass("events")
@@ -25,16 +25,16 @@ ALICE = Identity(user="alice", tenant="acme", address="192.0.2.1")
 SCOPE = {"type": "http", "path": "/events/", "headers": [], "client": ("192.0.2.1", 1)}
 
 
-@pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.redis)])
+@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.redis) for kind in ("valkey", "cluster"))])
 def store(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "memory":
         with override_settings(SSE_LIMITS={"STORE": "memory", "POLICY": POLICY}):
             yield "memory"
         return
-    server: Server = request.getfixturevalue("valkey")
+    server: Server | ClusterServer = request.getfixturevalue(request.param)
     server.client.flushall()
     with override_settings(SSE_LIMITS={"REDIS_URL": server.url, "STORE_TIMEOUT_SECONDS": 5, "POLICY": POLICY}):
-        yield "redis"
+        yield request.param
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def node(store: str) -> AsyncIterator[Node]:
 
 def test_the_board_is_where_the_slots_are_and_made_once(store: str) -> None:
     board = get_board()
-    assert isinstance(board, RedisBoard if store == "redis" else MemoryBoard)
+    assert isinstance(board, MemoryBoard if store == "memory" else RedisBoard)
     assert get_board() is board
     with override_settings(SSE_LIMITS={"STORE": "memory"}):
         assert get_board() is not board
@@ -75,7 +75,7 @@ async def test_what_a_node_does_is_on_the_board_and_its_decisions_explain_themse
     assert row.counters["sse_conns_per_user_count"] == 1
     assert await asyncio.to_thread(board.in_use, [(Scope.USER, "acme/alice")]) == [1]
     limiter.release(lease)
-    await limiter.store.usage([])
+    await limiter.store.usage(lease.held.keys)
     assert await asyncio.to_thread(board.in_use, [(Scope.USER, "acme/alice")]) == [0]
 
 

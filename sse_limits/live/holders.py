@@ -9,8 +9,8 @@ from typing import Any
 
 from sse_limits.core.slots import Scope
 from sse_limits.slots import keys, scripts
-from sse_limits.slots.pipeline import Pipeline
 from sse_limits.slots.redis import gather
+from sse_limits.slots.servers import AnyPipeline
 
 from .codec import stream_row
 from .replies import pairs, scores_of
@@ -86,7 +86,7 @@ def wanted(decisions: Sequence[DecisionRow]) -> list[Full]:
 class HolderReader:
     """Looks holders up over the writer's connection."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: AnyPipeline) -> None:
         self._pipeline = pipeline
         self._held = scripts.load("held")
 

@@ -15,10 +15,11 @@ from sse_limits.core.decisions import NODE_BYTES, node_name
 from sse_limits.core.slots import Scope
 from sse_limits.slots import keys, orders, scripts
 from sse_limits.slots.base import Order
+from sse_limits.slots.blocking import Command
 
 from .board import NOTE_CHARS, SNAPSHOT_SECONDS, TOP_ROWS, Snapshot
 from .codec import decision_row, node_row
-from .connection import Command, Connection
+from .connection import Connection
 from .derived import latest_first, most_first, sum_addresses, top_addresses
 from .replies import fields_of, scores_of
 from .rows import Bucket, DecisionRow, Holder, NodeRow, StreamRow, TenantCauses
@@ -67,9 +68,16 @@ class RedisBoard:
     def in_use(self, holders: Sequence[tuple[Scope, str]]) -> list[int]:
         """How much each subject holds now, counted in the slot sets (addresses: as nodes report them)."""
         counted = [each for each in holders if each[0] not in (Scope.ADDRESS, Scope.NODE)]
-        command = self._connection.script(self._usage, [keys.slot(*each) for each in counted])
-        [(_, *counts)] = self._connection.exchange([command])
-        found = dict(zip(counted, counts, strict=True))
+        sets = [keys.slot(*each) for each in counted]
+        groups = self._connection.groups(sets)
+        replies = self._connection.exchange(
+            [self._connection.script(self._usage, [sets[at] for at in group]) for group in groups]
+        )
+        found = {
+            counted[at]: count
+            for group, (_, *counts) in zip(groups, replies, strict=True)
+            for at, count in zip(group, counts, strict=True)
+        }
         if len(counted) < len(holders):
             nodes = self.snapshot().nodes
             addresses = sum_addresses(nodes)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from sse_limits.slots import keys
-from sse_limits.slots.pipeline import Pipeline
 from sse_limits.slots.redis import gather
+from sse_limits.slots.servers import AnyPipeline
 
 from .codec import stream_row
 from .death import Incarnation
@@ -44,7 +44,7 @@ class Remains(Protocol):
 class RedisRemains:
     """What nodes have left in Redis or Valkey. Owned by one event loop."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: AnyPipeline) -> None:
         self._pipeline = pipeline
 
     async def nodes(self, without: Container[str]) -> Mapping[str, Incarnation]:

@@ -1,4 +1,4 @@
-"""A node's reports into Redis or Valkey: one connection of its own, one batch a second, every key with a time to live.
+"""A node's reports into Redis or Valkey: a connection of their own, one batch a second, every key with a time to live.
 
 What must not be mixed up with another node's writing (lists of the living, indexes, counts) is a script with the
 store's time; the rest is plain commands. Nothing here is read for a decision.
@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio import ConnectionPool
-
 from sse_limits.core.slots import Scope
 from sse_limits.slots import keys, scripts
-from sse_limits.slots.pipeline import Pipeline
 from sse_limits.slots.redis import gather
+from sse_limits.slots.servers import connect
 
 from .board import TOP_ROWS
 from .codec import cause_text, decision_text, node_fields, stream_text
@@ -47,8 +45,8 @@ class RedisSink:
     """Writes the reports of one node. Owned by one event loop."""
 
     def __init__(self, url: str, *, lease_seconds: float, timeout_seconds: float) -> None:
-        pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=None, retry=None)
-        self._pipeline = Pipeline(pool, timeout_seconds)
+        self._servers = connect(url)
+        self._pipeline = self._servers.pipeline(timeout_seconds)
         self._lease_ms = round(lease_seconds * 1000)
         self._holders = HolderReader(self._pipeline)
         self.remains = RedisRemains(self._pipeline)
@@ -62,7 +60,9 @@ class RedisSink:
         """Read what the report needs, then write it. Raises `StoreUnavailable`."""
         node = report.row.id
         rows = await self._encoded(report.rows)
-        chunks = list(chunked(report.touched, KEYS_PER_COUNT))
+        touched = report.touched
+        together = [[touched[at] for at in group] for group in self._pipeline.groups(touched)]
+        chunks = [chunk for group in together for chunk in chunked(group, KEYS_PER_COUNT)]
         (now, _), *counted = await gather(
             [
                 self._pipeline.run(self._alive, [keys.nodes()], (node, self._lease_ms)),
@@ -92,8 +92,9 @@ class RedisSink:
         await gather(self._pipeline.call(command) for command in commands)
 
     async def aclose(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         await self._pipeline.aclose()
+        await self._servers.aclose()
 
     async def _encoded(self, rows: Sequence[StreamRow]) -> list[str]:
         """Ids and texts in turn. The loop breathes in between: at a start there are thousands."""

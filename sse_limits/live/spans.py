@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sse_limits.slots import keys
+from sse_limits.slots.blocking import Command
 
 from .board import TOP_ROWS, Point
 from .codec import cause, tenant_cause
-from .connection import Command, Connection
+from .connection import Connection
 from .replies import fields_of, scores_of
 from .rows import Bucket, Cause, TenantCauses
 

@@ -12,12 +12,12 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from . import keys, scripts
 from .base import OnOrder, Order
-from .pipeline import Pipeline
+from .servers import AnyPipeline, Servers
 
 log = logging.getLogger("sse_limits.slots.orders")
 
@@ -29,8 +29,8 @@ LISTEN_RETRY_SECONDS = 0.25
 class OrderDesk:
     """Sends orders to other nodes and receives those to this one. Owned by one event loop."""
 
-    def __init__(self, pool: ConnectionPool, decisions: Pipeline, upkeep: Pipeline, lease_ms: int) -> None:
-        self._pool = pool
+    def __init__(self, servers: Servers, decisions: AnyPipeline, upkeep: AnyPipeline, lease_ms: int) -> None:
+        self._servers = servers
         self._decisions = decisions
         self._upkeep = upkeep
         self._lease_ms = lease_ms
@@ -96,7 +96,8 @@ class OrderDesk:
             await asyncio.sleep(LISTEN_RETRY_SECONDS)
 
     async def _subscribe(self, node: str, on_order: OnOrder) -> None:
-        async with Redis(connection_pool=self._pool).pubsub() as messages:
+        pool = self._servers.subscriber(keys.orders(node))
+        async with Redis(connection_pool=pool).pubsub() as messages:
             await messages.subscribe(keys.orders(node))
             await messages.psubscribe(keys.ack(f"{node}-*"))
             async for message in messages.listen():

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import contextvars
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
@@ -44,7 +44,9 @@ def pack(command: Command) -> Packed:
     return Packed(command, pack_command(command))
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """A command on its way, and the future that its caller waits for."""
+
     packed: Packed
     script: Script | None
     deadline: float
@@ -59,7 +61,7 @@ class Pipeline:
         self._timeout_seconds = timeout_seconds
         self.latency = Latency()
         self._connection: AbstractConnection | None = None
-        self._waiting: list[_Call] = []
+        self._waiting: list[Call] = []
         self._task: asyncio.Task[None] | None = None
 
     def call(self, command: Command) -> asyncio.Future[Any]:
@@ -73,12 +75,30 @@ class Pipeline:
     def send(self, packed: Packed, script: Script | None = None) -> asyncio.Future[Any]:
         """Send a command that was packed before: a script's too, which is then loaded again where it is forgotten."""
         loop = asyncio.get_running_loop()
-        call = _Call(packed, script, loop.time() + self._timeout_seconds, loop.create_future())
+        call = Call(packed, script, loop.time() + self._timeout_seconds, loop.create_future())
+        self.enqueue(call)
+        return call.reply
+
+    def enqueue(self, call: Call) -> None:
+        """Send a call whose caller already waits."""
         self._waiting.append(call)
         if self._task is None:
             # A context of its own: the exchange serves many callers and must not keep one caller's variables alive.
+            loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._exchange_all(), context=contextvars.Context())
-        return call.reply
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way."""
+        return self._task is None
+
+    def groups(self, keys: Sequence[str]) -> list[list[int]]:
+        """The positions of the keys that one script may touch together: on one server all."""
+        return [list(range(len(keys)))] if keys else []
+
+    def one_each(self, make: Callable[[int], str]) -> list[str]:
+        """Keys of which each server has one, out of those that `make` gives for numbers."""
+        return [make(0)]
 
     async def idle(self) -> None:
         """Wait until no call is under way."""
@@ -93,21 +113,29 @@ class Pipeline:
             await asyncio.wait([task])
         await self._disconnect()
 
+    def refused(self, call: Call, exc: ResponseError) -> None:
+        """End a call that the server has answered with an error."""
+        fail(call.reply, exc)
+
+    def lost(self) -> None:
+        """Hear that an exchange has failed; its connection is dropped."""
+
     async def _exchange_all(self) -> None:
-        batch: list[_Call] = []
+        batch: list[Call] = []
         try:
             while self._waiting:
                 batch = [call for call in self._waiting[:BATCH] if not call.reply.done()]
                 del self._waiting[:BATCH]
                 if batch:
                     await self._exchange_safely(batch)
+                    batch = []  # what was sent on has another connection's word to come
         finally:
             self._task = None
             for call in batch + self._waiting:
                 if not call.reply.done():
                     call.reply.cancel()
 
-    async def _exchange_safely(self, batch: list[_Call]) -> None:
+    async def _exchange_safely(self, batch: list[Call]) -> None:
         began = time.perf_counter()  # a loop's own time may be as coarse as a millisecond (uvloop)
         try:
             async with deadline_at(batch[0].deadline):
@@ -117,6 +145,7 @@ class Pipeline:
             self.latency.note(time.perf_counter() - began)
         except (OSError, RedisError, TimeoutError) as exc:
             await self._disconnect()
+            self.lost()
             if isinstance(exc, TimeoutError):  # who came meanwhile has waited too, and must not wait a second time
                 batch = batch + self._waiting
                 self._waiting.clear()
@@ -125,7 +154,7 @@ class Pipeline:
                 if not call.reply.done():
                     call.reply.set_exception(StoreUnavailable(cause))
 
-    async def _exchange(self, batch: list[_Call]) -> list[_Call]:
+    async def _exchange(self, batch: list[Call]) -> list[Call]:
         """Write all calls, read all replies; return those whose script the server does not know, as EVAL."""
         connection = self._connection
         if connection is not None and await connection.can_read():  # nothing is owed: the server has hung up
@@ -143,13 +172,13 @@ class Pipeline:
                 reply = await connection.read_response(disable_decoding=True)
             except NoScriptError as exc:
                 if call.script is None:
-                    fail(call.reply, exc)
+                    self.refused(call, exc)
                 else:
                     again = pack(call.script.eval(call.packed.command))
-                    forgotten.append(_Call(again, None, call.deadline, call.reply))
+                    forgotten.append(Call(again, None, call.deadline, call.reply))
             except ResponseError as exc:
                 stale = stale or isinstance(exc, ReadOnlyError)
-                fail(call.reply, exc)
+                self.refused(call, exc)
             else:
                 if not call.reply.done():
                     call.reply.set_result(reply)

@@ -1,21 +1,16 @@
 """Slots in Redis or Valkey: the scripts of `lua/`, sent over two connections (decisions; renewals and orders).
 
 Decisions use the store's time and the limits that travel with the call. An acquire or a release whose answer was never
-seen goes on a bounded list, and is released in later batches until two releases, the second sent after the
-first one's answer, have been answered: after a stall a buffered acquire can run behind the first of them.
+seen is settled by `unsure.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
-from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
-
-from redis.asyncio import ConnectionPool
+from typing import Any, NamedTuple, TypeVar
 
 from sse_limits.core.slots import (
     DAMPER_EVICTIONS,
@@ -35,36 +30,55 @@ from .base import OnOrder, Order, StoreUnavailable
 from .batches import Batch
 from .keys import probe
 from .orders import OrderDesk
-from .pipeline import Packed, Pipeline, pack
+from .pipeline import Command, Packed, pack
+from .servers import connect
+from .unsure import Unsure
 
 PROBE_BYTES = 8
-UNSURE_AT_MOST = 10_000
-UNSURE_BATCH = 500
-RETRY_SECONDS = (0.05, 1.0)
 NO_DEADLINE = b"0000000000000"  # where the one part of a renewal that changes has its place
 
 Args = tuple[str | int | bytes, ...]
 T = TypeVar("T")
 
 
+class Renewal(NamedTuple):
+    """A call of renew.lua, packed once but for the deadline."""
+
+    command: Command
+    before: bytes
+    after: bytes
+    streams: list[str]
+
+    @classmethod
+    def of(cls, leases: Iterable[Held], script: scripts.Script, lease_ms: int) -> Renewal:
+        """Pack the renewal of leases whose keys one script may touch."""
+        streams, keys, groups = renewal(leases)
+        args: Args = (lease_ms, NO_DEADLINE, len(streams), *streams, *groups)
+        command, wire = pack(script.evalsha(keys, args))
+        before, after = wire.split(NO_DEADLINE, 1)
+        return cls(command, before, after, streams)
+
+    def packed(self, deadline: int) -> Packed:
+        """The call, with the deadline that was acknowledged last."""
+        return Packed(self.command, b"%b%013d%b" % (self.before, deadline, self.after))
+
+
 class RedisStore:
-    """A slot store on one Redis or Valkey server (6.2 or later). Made and used on one event loop."""
+    """A slot store on one Redis or Valkey server (6.2 or later), perhaps behind Sentinel. Used on one event loop."""
 
     name = "redis"
 
     def __init__(self, url: str, *, lease_seconds: float, timeout_seconds: float, slow_timeout_seconds: float) -> None:
-        self._pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=None, retry=None)
+        self._servers = connect(url)
         self._lease_ms = round(lease_seconds * 1000)
         self._timeout_seconds = timeout_seconds
-        self._decisions = Pipeline(self._pool, timeout_seconds)
+        self._decisions = self._servers.pipeline(timeout_seconds)
         self.latency = self._decisions.latency
-        self._upkeep = Pipeline(self._pool, slow_timeout_seconds)
-        self._desk = OrderDesk(self._pool, self._decisions, self._upkeep, self._lease_ms)
-        self._unsure: deque[tuple[float, Held]] = deque(maxlen=UNSURE_AT_MOST)
-        self._settling: asyncio.Task[None] | None = None
+        self._upkeep = self._servers.pipeline(slow_timeout_seconds)
+        self._desk = OrderDesk(self._servers, self._decisions, self._upkeep, self._lease_ms)
+        self._unsure = Unsure(self._send_release, lease_seconds)
         self._adopting: set[str] = set()
-        self._probe_key = probe(os.urandom(PROBE_BYTES).hex())
-        self._is_closed = False
+        self._name = os.urandom(PROBE_BYTES).hex()
         self._acquire = scripts.load("acquire")
         self._swap = scripts.load("swap")
         self._peek = scripts.load("peek")
@@ -75,46 +89,41 @@ class RedisStore:
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
-        args: Args = (claim.stream, self._lease_ms, claim.node, int(claim.evict), *limits(claim))
+        args: Args = (*acquire_args(claim, self._lease_ms), *limits(claim))
         return await self._decided(self._acquire, claim, args)
 
     async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
         """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself."""
-        damper = (DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
-        args: Args = (claim.stream, self._lease_ms, claim.node, victim, *damper, *limits(claim))
+        args: Args = (*swap_args(claim, self._lease_ms, victim), *limits(claim))
         return await self._decided(self._swap, claim, args)
 
     async def peek(self, claim: Claim) -> Admitted | Full:
         """Answer what `acquire` would, and take nothing; room that eviction would make is room."""
-        return verdict(await self._decisions.run(self._peek, keys_of(claim), [int(claim.evict), *limits(claim)]))
+        return verdict(await self._decisions.run(self._peek, keys_of(claim), [*peek_args(claim), *limits(claim)]))
 
     def release(self, held: Held) -> None:
         """Give the slots back as soon as the store can be told; never waits, never raises, may be called twice."""
         if held.stream in self._adopting:  # what was not answered may still arrive, and behind this
             self._adopting.discard(held.stream)
             self._doubt(held)
-        self._send_release(held).add_done_callback(lambda reply: self._check_release(reply, held))
+        for part in self._parts(held):
+            self._unsure.release(part)
 
     def renew(self, batch: Batch) -> Awaitable[Renewed]:
         """Extend leases; those that had expired or are missing are reported lost and not revived."""
         if not batch.leases:
             return answered(Renewed(0, frozenset()))
         if batch.prepared is None:
-            streams, keys, groups = renewal(batch.leases.values())
-            args: Args = (self._lease_ms, NO_DEADLINE, len(streams), *streams, *groups)
-            command, wire = pack(self._renew.evalsha(keys, args))
-            batch.prepared = (command, *wire.split(NO_DEADLINE, 1), streams)
-        command, before, after, streams = batch.prepared
-        packed = Packed(command, b"%b%013d%b" % (before, batch.deadline, after))
-        return renewed(self._upkeep.send(packed, self._renew), streams)
+            batch.prepared = Renewal.of(batch.leases.values(), self._renew, self._lease_ms)
+        prepared: Renewal = batch.prepared
+        return renewed(self._upkeep.send(prepared.packed(batch.deadline), self._renew), prepared.streams)
 
     async def adopt(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
         """Add what `node` holds, and since when (epoch ms), without asking for a limit."""
-        keys, slot_sets, args = adoption(leases)
         self._adopting.update(held.stream for held, _ in leases)
         is_answered = False
         try:
-            now, *counts = await self._upkeep.run(self._adopt, keys, (self._lease_ms, node, *args))
+            adopted = await self._add(node, leases)
             is_answered = True
         finally:
             for held, _ in leases:
@@ -122,11 +131,12 @@ class RedisStore:
                     self._doubt(held)
                 elif is_answered:
                     self._adopting.discard(held.stream)
-        return Adopted(now, dict(zip(slot_sets, counts, strict=True)))
+        return adopted
 
     async def probe(self) -> None:
         """Write a key that nobody reads: a demoted server and one out of memory answer to everything else."""
-        await self._decisions.call(("SET", self._probe_key, "", "PX", self._lease_ms))
+        found = self._decisions.one_each(lambda number: probe(f"{self._name}:{number}"))
+        await gather(self._decisions.call(("SET", key, "", "PX", self._lease_ms)) for key in found)
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order; the result says whether somebody listened and confirmed in time."""
@@ -155,52 +165,36 @@ class RedisStore:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_seconds):
                 await self._decisions.idle()
-                if self._settling is not None:
-                    await asyncio.wait([self._settling])
-        self._is_closed = True
-        if self._settling is not None:
-            self._settling.cancel()
-            await asyncio.wait([self._settling])
+                await self._unsure.idle()
+        await self._unsure.aclose()
         await self._decisions.aclose()
         await self._upkeep.aclose()
+        await self._servers.aclose()
 
     async def _decided(self, script: scripts.Script, claim: Claim, args: Args) -> Admitted | Full:
         """Run an acquire or a swap; without an answer the slots may be held all the same."""
         try:
             return verdict(await self._decisions.run(script, keys_of(claim), args))
         except (StoreUnavailable, asyncio.CancelledError):
-            self._doubt(Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age))
+            self._doubt(held_by(claim))
             raise
+
+    async def _add(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        keys, slot_sets, args = adoption(leases)
+        now, *counts = await self._upkeep.run(self._adopt, keys, (self._lease_ms, node, *args))
+        return Adopted(now, dict(zip(slot_sets, counts, strict=True)))
+
+    def _doubt(self, held: Held) -> None:
+        for part in self._parts(held):
+            self._unsure.doubt(part)
+
+    def _parts(self, held: Held) -> Iterable[Held]:
+        """What one script may release together."""
+        return (held,)
 
     def _send_release(self, held: Held) -> asyncio.Future[Any]:
         keys = held.keys if held.age is None else (*held.keys, held.age)
         return self._decisions.run(self._release, keys, (held.stream, len(held.keys)))
-
-    def _check_release(self, reply: asyncio.Future[Any], held: Held) -> None:
-        if reply.cancelled() or reply.exception() is not None:
-            self._doubt(held)
-
-    def _doubt(self, held: Held) -> None:
-        give_up_at = asyncio.get_running_loop().time() + self._lease_ms / 1000  # by then the lease has ended
-        self._unsure.append((give_up_at, held))
-        if self._settling is None and not self._is_closed:
-            self._settling = asyncio.get_running_loop().create_task(self._settle(), context=contextvars.Context())
-
-    async def _settle(self) -> None:
-        delay, longest = RETRY_SECONDS
-        try:
-            while self._unsure:
-                batch = [self._unsure.popleft() for _ in range(min(UNSURE_BATCH, len(self._unsure)))]
-                try:
-                    await gather(self._send_release(held) for _, held in batch)
-                    await gather(self._send_release(held) for _, held in batch)
-                except StoreUnavailable:
-                    now = asyncio.get_running_loop().time()
-                    self._unsure.extend(entry for entry in batch if entry[0] > now)
-                    await asyncio.sleep(delay)
-                    delay = min(2 * delay, longest)
-        finally:
-            self._settling = None
 
 
 async def gather(replies: Iterator[asyncio.Future[Any]] | Any) -> list[Any]:
@@ -216,6 +210,26 @@ def keys_of(claim: Claim) -> list[str]:
     """What the scripts of a decision touch: the slot sets, then the age hash of a user."""
     found = [demand.key for demand in claim.demands]
     return found if claim.age is None else [*found, claim.age]
+
+
+def held_by(claim: Claim) -> Held:
+    """What a claim holds once it is admitted."""
+    return Held(claim.stream, tuple([demand.key for demand in claim.demands]), claim.age)
+
+
+def acquire_args(claim: Claim, lease_ms: int) -> Args:
+    """The arguments of acquire.lua, before the limits."""
+    return (claim.stream, lease_ms, claim.node, int(claim.evict))
+
+
+def swap_args(claim: Claim, lease_ms: int, victim: str) -> Args:
+    """The arguments of swap.lua, before the limits."""
+    return (claim.stream, lease_ms, claim.node, victim, DAMPER_EVICTIONS, DAMPER_WINDOW_MS, DAMPER_HOLD_MS)
+
+
+def peek_args(claim: Claim) -> Args:
+    """The arguments of peek.lua, before the limits."""
+    return (int(claim.evict),)
 
 
 def limits(claim: Claim) -> list[int]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sse_limits.conf import Conf
@@ -19,6 +19,7 @@ from sse_limits.limiter import store_url
 from sse_limits.publishing import NO_ID, MemoryTopics, Published, memory_topics, patience_seconds
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.servers import connect
 
 LOG_READ_AT_ONCE = 1000
 RETRY_SECONDS = 0.25
@@ -31,7 +32,10 @@ class Feed(Protocol):
     """The hearing end: what a hub listens to. Owned by one event loop."""
 
     async def join(self, topic: str) -> str:
-        """Listen to a topic; from now on nothing is missed. Returns the id of its latest event."""
+        """Listen to a topic; from now on nothing is missed. Returns the id of its latest event.
+
+        Raises `StoreUnavailable`: then it is listened to as soon as the store is back, which `messages` tells by None.
+        """
 
     async def leave(self, topic: str) -> None:
         """Listen no longer."""
@@ -47,16 +51,18 @@ class Feed(Protocol):
 
 
 class RedisFeed:
-    """Listens over one subscribed connection."""
+    """Listens over one subscribed connection, and reads the logs over another."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=None, retry=None)
-        self._client: Any = Redis(connection_pool=self._pool)
+        self._servers = connect(url)
+        self._pipeline = self._servers.pipeline(timeout_seconds)
+        self._client: Any = Redis(connection_pool=self._servers.subscriber(keys.channel("")))
         self._timeout_seconds = timeout_seconds
         self._listener = self._client.pubsub()
         self._topics: set[str] = set()
         self._talking = asyncio.Lock()  # redis-py connects in whichever call comes first, and two would race
         self._joining: dict[bytes, asyncio.Future[None]] = {}
+        self._unheard: set[str] = set()  # topics whose subscription nobody has confirmed to us
 
     async def join(self, topic: str) -> str:
         """Listen to a topic; from now on nothing is missed."""
@@ -68,9 +74,9 @@ class RedisFeed:
                 async with self._talking:
                     await self._listener.subscribe(channel)
                 await joined
-                latest = await self._client.xrevrange(keys.log(topic), count=1)
-        except (TimeoutError, OSError, RedisError) as exc:
-            self._topics.discard(topic)
+            latest = await self._pipeline.call(("XREVRANGE", keys.log(topic), "+", "-", "COUNT", 1))
+        except (TimeoutError, OSError, RedisError, StoreUnavailable) as exc:
+            self._unheard.add(topic)
             raise StoreUnavailable(str(exc)) from exc
         finally:
             self._joining.pop(channel.encode(), None)
@@ -79,6 +85,7 @@ class RedisFeed:
     async def leave(self, topic: str) -> None:
         """Listen no longer; if that cannot be said, the next connection does without."""
         self._topics.discard(topic)
+        self._unheard.discard(topic)
         with contextlib.suppress(TimeoutError, OSError, RedisError):
             async with asyncio.timeout(self._timeout_seconds), self._talking:
                 await self._listener.unsubscribe(keys.channel(topic))
@@ -88,11 +95,12 @@ class RedisFeed:
         while True:
             try:
                 async with asyncio.timeout(self._timeout_seconds), self._talking:
+                    self._unheard |= self._topics
                     await self._listener.subscribe(keys.channel(""), *map(keys.channel, self._topics))
-                yield None
                 async for message in self._listener.listen():
                     if message["type"] == "subscribe":
-                        self._confirm(message["channel"])
+                        if self._confirm(message["channel"]):
+                            yield None
                     elif message["type"] == "message":
                         yield read(message["channel"], message["data"])
             except (TimeoutError, OSError, RedisError) as exc:
@@ -103,24 +111,28 @@ class RedisFeed:
 
     async def after(self, topic: str, event_id: str) -> list[Published]:
         """What the log holds after an id, oldest first."""
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                entries = await self._client.xrange(keys.log(topic), f"({event_id}", "+", count=LOG_READ_AT_ONCE)
-        except (TimeoutError, OSError, RedisError) as exc:
-            raise StoreUnavailable(str(exc)) from exc
+        command = ("XRANGE", keys.log(topic), f"({event_id}", "+", "COUNT", LOG_READ_AT_ONCE)
+        entries = await self._pipeline.call(command)
         ids = [event_id, *(entry_id.decode() for entry_id, _ in entries)]
-        return [Published(topic, ids[at + 1], ids[at], fields[b"frame"]) for at, (_, fields) in enumerate(entries)]
+        return [Published(topic, ids[at + 1], ids[at], fields[1]) for at, (_, fields) in enumerate(entries)]
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._listener.aclose()  # type: ignore[no-untyped-call] # redis-py leaves it so
         await self._client.aclose()
-        await self._pool.aclose()
+        await self._pipeline.aclose()
+        await self._servers.aclose()
 
-    def _confirm(self, channel: bytes) -> None:
+    def _confirm(self, channel: bytes) -> bool:
+        """Note that a channel is subscribed; whether it was the last of those that may have missed something."""
         joined = self._joining.get(channel)
         if joined is not None and not joined.done():
             joined.set_result(None)
+        topic = channel.decode().removeprefix(keys.channel(""))
+        if topic not in self._unheard:
+            return False
+        self._unheard.discard(topic)
+        return not self._unheard
 
 
 def read(channel: bytes, data: bytes) -> Published:

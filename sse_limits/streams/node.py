@@ -54,7 +54,7 @@ class Node:
         self.limiter = limiter
         self.identifier = Identifier(limiter.conf, limiter.sessions, epoch_ms)
         self.readers = cors.readers(limiter.conf)
-        self.hub = Hub(build_feed(limiter.conf))
+        self.hub = Hub(build_feed(limiter.conf), limiter.journal.now_ms, self._patience_seconds)
         self._streams: dict[str, RunningStream] = {}
         self._exempt: dict[str, RunningStream] = {}  # they hold no slot, so nobody counts or renews them
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,6 +67,10 @@ class Node:
         sink = build_sink(limiter.conf, limiter.store)
         self._writer = Writer(self._source, limiter.journal, sink, limiter.conf.heartbeat_seconds)
         self._reaping = Reaping(limiter, sink, sink.remains) if sink.remains is not None else None
+
+    def _patience_seconds(self) -> float:
+        """How long a client may wait for the store beside its decision: not at all while that is away."""
+        return 0.0 if self.limiter.circuit.is_open else self.limiter.conf.store_timeout_seconds
 
     @property
     def is_draining(self) -> bool:

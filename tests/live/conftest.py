@@ -12,7 +12,7 @@ from tests.slots.servers import Server
 from .fleet import Fleet, MemoryFleet, RedisFleet
 
 
-@pytest.fixture(params=["memory", *REDIS_KINDS])
+@pytest.fixture(params=["memory", *REDIS_KINDS, pytest.param("cluster", marks=pytest.mark.redis)])
 async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     if request.param == "memory":
         yield MemoryFleet()

@@ -21,9 +21,8 @@ from sse_limits.live.sink import RedisSink
 from sse_limits.live.writer import Writer
 from sse_limits.slots.base import SlotStore
 from sse_limits.slots.memory import MemoryStore
-from sse_limits.slots.redis import RedisStore
-from tests.slots.backends import LEASE_SECONDS, ask, held
-from tests.slots.servers import Server
+from tests.slots.backends import LEASE_SECONDS, ask, held, store_kind
+from tests.slots.servers import ClusterServer, Server
 
 KEY = b"k" * 32
 HEARTBEAT_SECONDS = 3.0
@@ -114,9 +113,10 @@ class Station:
         """Close a stream as the guard does, and see it through."""
         self._touch(stream)
         del self.rows[stream]
-        self.store.release(self.leases.pop(stream))
-        await self.store.usage([])
-        await self.store.usage([])
+        lease = self.leases.pop(stream)
+        self.store.release(lease)
+        await self.store.usage(lease.keys)
+        await self.store.usage(lease.keys)
 
     def reject(
         self, reject: Reject, *, user: str | None = "u1", tenant: str | None = "t1", address: str = "192.0.2.1"
@@ -223,7 +223,7 @@ class MemoryFleet:
 
 
 class RedisFleet:
-    def __init__(self, server: Server, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, server: Server | ClusterServer, lease_seconds: float = LEASE_SECONDS) -> None:
         self.server = server
         self.lease_seconds = lease_seconds
         self._numbers = itertools.count(1)
@@ -233,7 +233,7 @@ class RedisFleet:
     def station(
         self, store: SlotStore | None = None, *, url: str | None = None, timeout_seconds: float = PATIENT_SECONDS
     ) -> Station:
-        made = store or RedisStore(
+        made = store or store_kind(self.server)(
             self.server.url,
             lease_seconds=self.lease_seconds,
             timeout_seconds=PATIENT_SECONDS,

@@ -27,10 +27,6 @@ DECISIONS = {
 class Store(Server):
     """A Valkey that can be killed, and started again where it was."""
 
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
-
     def restart(self) -> None:
         self._process = subprocess.Popen(self._process.args, stdin=subprocess.DEVNULL)
         self._wait_until_it_answers()

@@ -12,10 +12,11 @@ from sse_limits.core.slots import NO_LIMIT, Claim, Demand, Held, Renewed, Scope
 from sse_limits.slots import keys
 from sse_limits.slots.base import SlotStore
 from sse_limits.slots.batches import Batches
+from sse_limits.slots.cluster import ClusterStore
 from sse_limits.slots.memory import MemoryStore, epoch_ms
 from sse_limits.slots.redis import RedisStore
 
-from .servers import Server
+from .servers import ClusterServer, Server
 
 LEASE_SECONDS = 60.0
 PAST = 1
@@ -23,6 +24,8 @@ PAST = 1
 
 class Backend(Protocol):
     """One kind of store, empty at the beginning of each test."""
+
+    is_cluster: bool
 
     def store(self, lease_seconds: float = LEASE_SECONDS) -> SlotStore:
         """Another store on the same slots, as a second process would have it; memory has only one."""
@@ -50,6 +53,8 @@ class Backend(Protocol):
 
 
 class MemoryBackend:
+    is_cluster = False
+
     def __init__(self) -> None:
         self._store: MemoryStore | None = None
 
@@ -90,9 +95,15 @@ class MemoryBackend:
         self.model.ages.clear()
 
 
+def store_kind(server: Server | ClusterServer) -> type[RedisStore]:
+    return ClusterStore if isinstance(server, ClusterServer) else RedisStore
+
+
 class RedisBackend:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server | ClusterServer) -> None:
         self.server = server
+        self.is_cluster = isinstance(server, ClusterServer)
+        self._kind = store_kind(server)
         self._stores: list[RedisStore] = []
 
     def store(
@@ -104,7 +115,7 @@ class RedisBackend:
         slow_timeout_seconds: float = 5.0,
     ) -> RedisStore:
         """Timeouts are long where nothing is broken on purpose: a busy machine must not fail a test."""
-        store = RedisStore(
+        store = self._kind(
             url or self.server.url,
             lease_seconds=lease_seconds,
             timeout_seconds=timeout_seconds,
@@ -184,8 +195,9 @@ async def in_use(store: SlotStore, claim: Claim) -> list[int]:
 
     Twice, since a script that the server doesn't know yet is repeated behind its batch: the next one is in order again.
     """
-    await store.usage([])
-    return await store.usage([demand.key for demand in claim.demands])
+    asked = [demand.key for demand in claim.demands]
+    await store.usage(asked)
+    return await store.usage(asked)
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from redis.asyncio import Redis
@@ -19,7 +19,7 @@ from sse_limits.slots.redis import RedisStore
 from tests.faults.proxy import Direction, Proxy
 
 from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
-from .servers import Server
+from .servers import Server, monitored
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
 ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
@@ -374,26 +374,8 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend
     assert admitted >= 200
     for store in stores:
         await in_use(store, ask("s"))
-        assert not store._unsure
+        assert store._unsure.is_settled
     assert await in_use(stores[0], ask("s")) == [0, 0, 0]
-
-
-@asynccontextmanager
-async def monitored(server: Server) -> AsyncIterator[list[dict[str, str]]]:
-    """Collect what the server executes, calls from scripts included."""
-    commands: list[dict[str, str]] = []
-    async with Redis.from_url(server.url, socket_timeout=None) as client, client.monitor() as monitor:
-
-        async def collect() -> None:
-            async for command in monitor.listen():
-                commands.append(command)
-
-        collecting = asyncio.ensure_future(collect())
-        yield commands
-        server.client.echo("the end")
-        await until(lambda: any(command["command"] == "ECHO the end" for command in commands))
-        collecting.cancel()
-        await asyncio.wait([collecting])
 
 
 async def every_operation(store: RedisStore) -> None:
@@ -464,7 +446,7 @@ async def test_out_of_memory_an_attempt_fails_and_writes_nothing(
             await store.acquire(ask("new", ALL_AT))
         with pytest.raises(StoreUnavailable, match="maxmemory"):
             await store.swap(ask("new", ALL_AT), "s1")
-        await until(lambda: not store._unsure and store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert server.dump() == before
     assert isinstance(await store.acquire(ask("new", ALL_AT)), Admitted)
 
@@ -506,7 +488,7 @@ async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: R
         assert store._decisions._connection is not connection
     assert isinstance(await store.acquire(ask("s2", ALL_AT)), Admitted)
     assert (await renew(store, [held(claim)])).lost == frozenset()
-    await until(lambda: not store._unsure and store._settling is None)
+    await until(lambda: store._unsure.is_settled)
     assert await in_use(store, claim) == [2, 2, 2, 2, 2]
 
 
@@ -515,7 +497,7 @@ async def test_a_release_that_a_demoted_server_refused_is_made_up_for(store: Red
     await store.acquire(claim)
     with server.demoted():
         store.release(held(claim))
-        await until(lambda: store._settling is not None)
+        await until(lambda: not store._unsure.is_settled)
     await until(lambda: server.client.dbsize() == 0)
 
 
@@ -560,7 +542,7 @@ async def test_a_cancelled_caller_disturbs_nobody_and_keeps_no_slot(
         leaving = False
         await asyncio.gather(*checkers)
         assert answers >= 1000
-        await until(lambda: not store._unsure and store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert await in_use(store, ask("s")) == [0, 0, 0]
         assert server.client.dbsize() == 0
         await store.aclose()
@@ -585,7 +567,7 @@ async def test_after_a_stall_no_slot_waits_for_its_lease(redis_backend: RedisBac
         took = await asyncio.gather(*(failure_seconds(store.acquire(claim)) for claim in claims))
         assert max(took) < TIMEOUT + 0.15
     server.client.ping()
-    await until(lambda: server.client.dbsize() == 0 and store._settling is None, 1)
+    await until(lambda: server.client.dbsize() == 0 and store._unsure.is_settled, 1)
     assert isinstance(await store.acquire(claims[0]), Admitted)
 
 
@@ -597,7 +579,7 @@ async def test_a_large_burst_before_a_stall_leaves_no_slot_either(redis_backend:
     with server.stalled():
         await asyncio.gather(*(failure_seconds(store.acquire(claim)) for claim in claims))
     server.client.ping()
-    await until(lambda: not store._unsure and store._settling is None, 5)
+    await until(lambda: store._unsure.is_settled, 5)
     await asyncio.sleep(0.1)
     assert await in_use(store, claims[0]) == [0, 0, 0, 0, 0]
 
@@ -622,7 +604,7 @@ async def test_connecting_to_a_stalled_server_fails_in_time(redis_backend: Redis
         for number in range(2):
             assert await failure_seconds(store.acquire(ask(f"s{number}"))) < TIMEOUT + 0.1
     assert isinstance(await store.acquire(ask("new")), Admitted)
-    await until(lambda: store._settling is None)
+    await until(lambda: store._unsure.is_settled)
     assert await in_use(store, ask("new")) == [1, 1, 1]
 
 
@@ -634,7 +616,7 @@ async def test_releases_during_a_stall_are_made_up_for(redis_backend: RedisBacke
     with server.stalled():
         for claim in claims:
             store.release(held(claim))
-        await until(lambda: store._settling is not None)
+        await until(lambda: not store._unsure.is_settled)
     await until(lambda: server.client.dbsize() == 0, 1)
 
 
@@ -667,7 +649,7 @@ async def test_an_answer_behind_the_deadline_is_a_failure_and_is_released(
             verdict = await store.peek(ask("x", {"user": number}, own={"user": number}))
             assert isinstance(verdict, Full)
             assert verdict.in_use == number
-        await until(lambda: server.client.dbsize() == 0 and store._settling is None, 3)
+        await until(lambda: server.client.dbsize() == 0 and store._unsure.is_settled, 3)
         await store.aclose()
 
 
@@ -729,7 +711,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
         while any(await direct.usage(sorted(all_slots))):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        await until(lambda: store._settling is None)
+        await until(lambda: store._unsure.is_settled)
         assert_every_key_expires(server)
         await store.aclose()
 

@@ -1,5 +1,5 @@
 -- Takes the place of a victim of the same user in every scope where it still lives; elsewhere the limit decides.
--- KEYS    as in acquire.lua, with a user
+-- KEYS    as in acquire.lua; without a user, as an address or the fleet alone on a Cluster, nothing is damped
 -- ARGV    1 stream id · 2 lease ms · 3 node · 4 victim's stream id · 5 damper: evictions · 6 damper: window ms ·
 --         7 damper: hold ms · then per slot set: limit (-1 none), own
 -- Returns {1, now, 1, in use of each slot set} the victim's place was taken · {1, now, 0, in use of each} there was room
@@ -35,7 +35,9 @@ if full then return {0, now, full, held} end
 local swapped = is_alive(KEYS[1], victim, now)
 add(n, age, stream, node, lease, now)
 for i = 1, n do redis.call('ZREM', KEYS[i], victim) end
-redis.call('HDEL', age, victim)
-if swapped then damp() end
+if age then
+  redis.call('HDEL', age, victim)
+  if swapped then damp() end
+end
 tidy(n, age, lease, now)
 return admitted(n, swapped and 1 or 0, now)

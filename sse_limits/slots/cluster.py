@@ -1,0 +1,199 @@
+"""Slots in a Redis Cluster: the scripts of `lua/`, one call per group of keys that share a hash tag.
+
+The groups of a claim are its tenant's (user, class, tenant, age), its address and the fleet, asked in this order. A
+group that is full ends the attempt: what was taken before is released, and there, and only there, an attempt may hold
+slots that it does not get. Nobody is ever admitted beyond a limit. Whether a victim's going makes room is judged in its
+tenant's group only; in the others it is seen when its place is taken. `now` is the time of the first group's master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed, Scope
+
+from . import keys, scripts
+from .base import StoreUnavailable
+from .batches import Batch
+from .cluster_pipeline import unavailable
+from .pipeline import GRACE_SECONDS
+from .redis import (
+    Args,
+    RedisStore,
+    Renewal,
+    acquire_args,
+    adoption,
+    gather,
+    peek_args,
+    renewed,
+    swap_args,
+    verdict,
+)
+
+ADDRESS, FLEET = Scope.ADDRESS, Scope.FLEET  # an enum looks its members up anew each time
+
+
+class Group(NamedTuple):
+    """The demands of a claim whose keys share a hash tag; `first` is the position of the first of them."""
+
+    first: int
+    slot_sets: list[str]
+    keys: list[str]
+    limits: list[int]
+
+    def held_by(self, stream: str) -> Held:
+        """What the group holds once it is taken."""
+        age = self.keys[-1] if len(self.keys) > len(self.slot_sets) else None
+        return Held(stream, tuple(self.slot_sets), age)
+
+
+class ClusterStore(RedisStore):
+    """A slot store on a Redis Cluster. Used on one event loop."""
+
+    name = "redis-cluster"
+
+    async def acquire(self, claim: Claim) -> Admitted | Full:
+        """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
+        return await self._take(claim.stream, self._acquire, acquire_args(claim, self._lease_ms), groups(claim))
+
+    async def swap(self, claim: Claim, victim: str) -> Admitted | Full:
+        """Take the place of a victim of the same user. Cancelled or unanswered, it is released by the store itself.
+
+        The user's own group comes last: until there is room everywhere else, the victim keeps its place there.
+        """
+        first, *others = groups(claim)
+        return await self._take(claim.stream, self._swap, swap_args(claim, self._lease_ms, victim), [*others, first])
+
+    async def peek(self, claim: Claim) -> Admitted | Full:
+        """Answer what `acquire` would, and take nothing; room that eviction would make for the tenant is room."""
+        found = groups(claim)
+        run = self._decisions.run
+        replies = await gather([run(self._peek, group.keys, [*peek_args(claim), *group.limits]) for group in found])
+        verdicts = [placed(verdict(reply), group) for group, reply in zip(found, replies, strict=True)]
+        return next((each for each in verdicts if isinstance(each, Full)), verdicts[0])
+
+    def renew(self, batch: Batch) -> Awaitable[Renewed]:
+        """Extend leases; those that had expired or are missing are reported lost and not revived."""
+        if batch.prepared is None:
+            parts = together(batch.leases.values())
+            batch.prepared = [Renewal.of(part, self._renew, self._lease_ms) for part in parts]
+        prepared: list[Renewal] = batch.prepared
+        send, script, deadline = self._upkeep.send, self._renew, batch.deadline
+        replies = [renewed(send(each.packed(deadline), script), each.streams) for each in prepared]
+        return merged(replies)
+
+    async def probe(self) -> None:
+        """Write a key that nobody reads on each master."""
+        await self.usage([])  # now they are known
+        await super().probe()
+
+    async def usage(self, keys_: Sequence[str]) -> list[int]:
+        """Count the living leases of each key."""
+        asked = keys_ or [keys.fleet()]  # the answer to nothing says that the store is there
+        found = self._decisions.groups(asked)
+        replies = await gather(self._decisions.run(self._usage, [asked[at] for at in group], ()) for group in found)
+        counts = {
+            at: int(count)
+            for group, (_, *counted) in zip(found, replies, strict=True)
+            for at, count in zip(group, counted, strict=True)
+        }
+        return [counts[at] for at in range(len(keys_))]
+
+    async def _add(self, node: str, leases: Sequence[tuple[Held, int]]) -> Adopted:
+        since = {held.stream: at for held, at in leases}
+        groups = [adoption([(part, since[part.stream]) for part in parts]) for parts in together(h for h, _ in leases)]
+        run = self._upkeep.run
+        replies = await gather(run(self._adopt, found, (self._lease_ms, node, *args)) for found, _, args in groups)
+        in_use: dict[str, int] = {}
+        for (_, slot_sets, _), (_, *counts) in zip(groups, replies, strict=True):
+            in_use |= zip(slot_sets, counts, strict=True)
+        return Adopted(min([reply[0] for reply in replies], default=0), in_use)
+
+    def _parts(self, held: Held) -> Iterable[Held]:
+        return parts_of(held)
+
+    async def _take(self, stream: str, script: scripts.Script, args: Args, found: Sequence[Group]) -> Admitted | Full:
+        """Take one group after the other, all within the one deadline; at the first full one give the others back."""
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Any]] = []
+        timer = loop.call_at(loop.time() + self._timeout_seconds, self._expire, waiting)
+        taken: list[tuple[int, Admitted]] = []
+        try:
+            for group in found:
+                reply = self._decisions.run(script, group.keys, [*args, *group.limits])
+                waiting.append(reply)
+                answer = verdict(await reply)
+                if isinstance(answer, Full):
+                    for earlier in found[: len(taken)]:
+                        self._unsure.release(earlier.held_by(stream))
+                    return placed(answer, group)
+                taken.append((group.first, answer))
+        except (StoreUnavailable, asyncio.CancelledError):
+            for group in found:
+                self._unsure.doubt(group.held_by(stream))
+            raise
+        finally:
+            timer.cancel()
+        taken.sort()
+        first = taken[0][1]
+        return Admitted(first.now, first.swapped, tuple([count for _, each in taken for count in each.in_use]))
+
+    def _expire(self, waiting: list[asyncio.Future[Any]]) -> None:
+        """End the last call of an attempt, unless its answer is here and only has to be read."""
+        cause = f"no answer within {self._timeout_seconds:g} s"
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, lambda: unavailable(waiting[-1], cause))
+
+
+async def merged(replies: Sequence[Awaitable[Renewed]]) -> Renewed:
+    """The answers of several masters as one."""
+    found = await gather(replies)
+    lost: frozenset[str] = frozenset().union(*[each.lost for each in found])
+    return Renewed(min([each.now for each in found], default=0), lost)  # their clocks may differ
+
+
+def groups(claim: Claim) -> list[Group]:
+    """The groups of a claim, in its order: the tenant's, the address, the fleet."""
+    found: list[Group] = []
+    group: Group | None = None
+    for position, (scope, key, limit, own) in enumerate(claim.demands):
+        if group is None or scope is ADDRESS or scope is FLEET:
+            group = Group(position, [key], [key], [limit, own])
+            found.append(group)
+        else:
+            group.slot_sets.append(key)
+            group.keys.append(key)
+            group.limits.extend((limit, own))
+    if claim.age is not None:
+        found[0].keys.append(claim.age)
+    return found
+
+
+def parts_of(held: Held) -> Iterator[Held]:
+    """A lease by groups; the age hash goes with the first key, as it does in every store."""
+    first = 0
+    found = held.keys
+    for at in range(1, len(found) + 1):
+        if at == len(found) or tag(found[at]) != tag(found[first]):
+            yield Held(held.stream, found[first:at], None if first else held.age)
+            first = at
+
+
+def together(leases: Iterable[Held]) -> Iterator[list[Held]]:
+    """The parts of leases that one script may touch, by hash slot."""
+    found: dict[str, list[Held]] = {}
+    for held in leases:
+        for part in parts_of(held):
+            found.setdefault(tag(part.keys[0]), []).append(part)
+    yield from found.values()
+
+
+def tag(key: str) -> str:
+    """A slot set's key as far as its hash tag goes."""
+    return key.partition("}")[0]
+
+
+def placed(found: Admitted | Full, group: Group) -> Admitted | Full:
+    """An answer with the position in the whole claim."""
+    return found._replace(position=found.position + group.first) if isinstance(found, Full) else found
