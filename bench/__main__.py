@@ -10,7 +10,20 @@ from importlib import import_module
 from .figures import Figure, table
 from .machine import CLIENT_CORE, describe, pin
 
-NAMES = ("slots", "cluster", "exactness", "ends", "rejection", "memory", "publishing", "room", "stalled", "stopping")
+NAMES = (
+    "slots",
+    "cluster",
+    "exactness",
+    "ends",
+    "rejection",
+    "memory",
+    "publishing",
+    "room",
+    "stalled",
+    "stopping",
+    "faults",
+    "freed",
+)
 
 
 def main() -> int:

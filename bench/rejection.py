@@ -2,9 +2,10 @@
 
 Measured: the CPU of a uvicorn process (httptools, uvloop) per answered request, from /proc/<pid>/stat, for a 401 (a
 forged token; no token) and for a 429 (a valid token at a limit of user, tenant and fleet): decided by the store, in one
-call each (the tier evicts, so nobody is known to be full), and of a user who is known to be full. Against: the same server with a bare ASGI app that answers a constant 429 of the same size. How: rounds of each
-in turn on 16 connections; the figure is the median of the rounds' ratios. The guarded server's database path leads
-nowhere, so a query would show as a 5xx; the store's own command statistics count its calls.
+call each (the tier evicts, so nobody is known to be full), and of a user who is known to be full. Against: the same
+server with a bare ASGI app that answers a constant 429 of the same size. How: rounds of each in turn on 16 connections;
+the figure is the median of the rounds' ratios. The guarded server's database path leads nowhere, so a query would show
+as a 5xx; the store's own command statistics count its calls.
 """
 
 from __future__ import annotations

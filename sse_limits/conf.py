@@ -60,6 +60,9 @@ class Conf:
     """How long an app may go on after its client has gone, or its stream was ended, before it is cancelled."""
     node_name: str | None = None
     """The name of this node; None: the host name."""
+    node_exclusive: bool = False
+    """A promise: no two processes ever use this NODE_NAME at the same time, so earlier ones of that name are dead and
+    their slots free at once. Never with several workers under one name."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For is believed, and `unix` for the peer of a Unix socket."""
     ipv6_prefix: int = 64
@@ -183,6 +186,9 @@ def _out_of_range(conf: Conf) -> list[Problem]:
         hint = f"Write at most a third of LEASE_SECONDS: {conf.lease_seconds / 3:g}."
         message = f" is {conf.heartbeat_seconds:g}: one late renewal would lose leases."
         found.append(_e004("HEARTBEAT_SECONDS", message, hint))
+    if conf.node_exclusive and not conf.node_name:
+        hint = "Set NODE_NAME to what only one process at a time is called, or leave NODE_EXCLUSIVE out."
+        found.append(_e004("NODE_EXCLUSIVE", " promises something of NODE_NAME, which is not set.", hint))
     if not 1 <= conf.ipv6_prefix <= 128:
         found.append(_e004("IPV6_PREFIX", f" is {conf.ipv6_prefix}.", "It is from 1 to 128."))
     if conf.fleet_limit is not None and conf.fleet_limit < 0:

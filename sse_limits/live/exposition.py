@@ -36,6 +36,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "sse_leases_adopted_total": ("counter", "Leases that the store had lost or never known, and took over."),
     "sse_leases_adopted_over_limit_total": ("counter", "Those of them that were over a limit."),
     "sse_outage_decisions_total": ("counter", "Decisions that were taken without the slot store, by outcome."),
+    "sse_reaped_total": ("counter", "Streams of provably dead nodes whose slots this node has taken back."),
     "ws_messages_total": ("counter", "Messages from WebSocket clients, by outcome."),
 }
 TENANT_METRICS = {"sse_tenant_conns": ("gauge", "Open streams of the tenants that hold most.")}

@@ -36,6 +36,7 @@ class Journal:
         self.leases_adopted = 0
         self.leases_adopted_over = 0
         self.outage: Counter[str] = Counter()
+        self.reaped = 0
         self.per_user = Histogram(PER_USER_BOUNDS)
         self.publish_to_write = Histogram(WRITE_BOUNDS)
         self.touched: set[str] = set()
@@ -123,5 +124,6 @@ class Journal:
         yield "sse_leases_adopted_over_limit_total", self.leases_adopted_over
         for outcome in ("admitted", "rejected"):
             yield f'sse_outage_decisions_total{{outcome="{outcome}"}}', self.outage[outcome]
+        yield "sse_reaped_total", self.reaped
         yield from self.per_user.samples("sse_conns_per_user")
         yield from self.publish_to_write.samples("sse_publish_to_write_seconds")

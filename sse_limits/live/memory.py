@@ -262,6 +262,8 @@ class MemoryBoard:
 class MemorySink:
     """Hands one node's reports to the board of its process. Made and used on the node's event loop."""
 
+    remains = None
+
     def __init__(self, board: MemoryBoard, store: MemoryStore) -> None:
         self.store = store
         self.admitted = AdmittedInSpan()

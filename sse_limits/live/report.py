@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from .remains import Remains
 from .rows import Cause, DecisionRow, NodeRow, StreamRow
 
 
@@ -37,6 +38,10 @@ class Report:
 
 class Sink(Protocol):
     """Where reports go."""
+
+    @property
+    def remains(self) -> Remains | None:
+        """What dead nodes have left there; None where everything goes with its process."""
 
     async def write(self, report: Report) -> int:
         """Take a report; returns the store's time in epoch ms. Raises `StoreUnavailable`."""

@@ -20,6 +20,7 @@ from .board import TOP_ROWS
 from .codec import cause_text, decision_text, node_fields, stream_text
 from .derived import AdmittedInSpan
 from .holders import HolderReader
+from .remains import RedisRemains
 from .report import Batch, Report
 from .rows import DecisionRow, StreamRow
 
@@ -48,6 +49,7 @@ class RedisSink:
         self._pipeline = self._servers.pipeline(timeout_seconds)
         self._lease_ms = round(lease_seconds * 1000)
         self._holders = HolderReader(self._pipeline)
+        self.remains = RedisRemains(self._pipeline)
         self._admitted = AdmittedInSpan()
         self._alive = scripts.load("alive")
         self._usage = scripts.load("usage")

@@ -15,11 +15,11 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 blank=True,
                 choices=[
-                    ("local", "local: each node enforces its share"),
-                    ("open", "open: everybody is admitted"),
-                    ("closed", "closed: refused with 503"),
+                    ("local", "local"),
+                    ("open", "open"),
+                    ("closed", "closed"),
                 ],
-                help_text="What newcomers get while the slot store does not answer: each node admits its share of the limit from its own table, everybody is admitted, or everybody is refused. Open streams stay open.",
+                help_text="What newcomers get while the slot store does not answer. Local: each node enforces its share of the limit from its own table. Open: everybody is admitted. Closed: refused with 503. Open streams stay open.",
                 max_length=10,
                 null=True,
                 verbose_name="while the store is away",
@@ -31,11 +31,11 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 blank=True,
                 choices=[
-                    ("local", "local: each node enforces its share"),
-                    ("open", "open: everybody is admitted"),
-                    ("closed", "closed: refused with 503"),
+                    ("local", "local"),
+                    ("open", "open"),
+                    ("closed", "closed"),
                 ],
-                help_text="What newcomers get while the slot store does not answer: each node admits its share of the limit from its own table, everybody is admitted, or everybody is refused. Open streams stay open.",
+                help_text="What newcomers get while the slot store does not answer. Local: each node enforces its share of the limit from its own table. Open: everybody is admitted. Closed: refused with 503. Open streams stay open.",
                 max_length=10,
                 null=True,
                 verbose_name="while the store is away",
@@ -47,11 +47,11 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 blank=True,
                 choices=[
-                    ("local", "local: each node enforces its share"),
-                    ("open", "open: everybody is admitted"),
-                    ("closed", "closed: refused with 503"),
+                    ("local", "local"),
+                    ("open", "open"),
+                    ("closed", "closed"),
                 ],
-                help_text="What newcomers get while the slot store does not answer: each node admits its share of the limit from its own table, everybody is admitted, or everybody is refused. Open streams stay open.",
+                help_text="What newcomers get while the slot store does not answer. Local: each node enforces its share of the limit from its own table. Open: everybody is admitted. Closed: refused with 503. Open streams stay open.",
                 max_length=10,
                 null=True,
                 verbose_name="while the store is away",

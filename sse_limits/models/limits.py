@@ -27,9 +27,9 @@ class Overridable(PolicyModel):
         EVICT = "evict", _("evict the user's oldest stream")
 
     class Outage(models.TextChoices):
-        LOCAL = "local", _("local: each node enforces its share")
-        OPEN = "open", _("open: everybody is admitted")
-        CLOSED = "closed", _("closed: refused with 503")
+        LOCAL = "local", _("local")
+        OPEN = "open", _("open")
+        CLOSED = "closed", _("closed")
 
     user_limit = models.PositiveIntegerField(
         _("streams of each user"), null=True, blank=True, help_text=_("How many streams one user may hold at once.")
@@ -67,8 +67,8 @@ class Overridable(PolicyModel):
         null=True,
         blank=True,
         help_text=_(
-            "What newcomers get while the slot store does not answer: each node admits its share of the limit from its"
-            " own table, everybody is admitted, or everybody is refused. Open streams stay open."
+            "What newcomers get while the slot store does not answer. Local: each node enforces its share of the limit"
+            " from its own table. Open: everybody is admitted. Closed: refused with 503. Open streams stay open."
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -54,16 +55,20 @@ class Watch:
     """Keeps the policy and the revocations of one process. Thread-safe."""
 
     def __init__(self) -> None:
+        self._policy: Policy | None = None
+        self._revoked: list[Revoked] = []
+        self._since: datetime | None = None
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Keep what was read, and begin as a process in which nobody has subscribed: a forked child has no thread."""
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._first = threading.Event()
         self._told: list[Tell] = []
         self._thread: threading.Thread | None = None
         self._reader = Reader()
-        self._policy: Policy | None = None
-        self._revoked: list[Revoked] = []
         self._read_at: float | None = None
-        self._since: datetime | None = None
 
     def subscribe(self, tell: Tell) -> tuple[Facts, Callable[[], None]]:
         """Return all that is known, and how to end this; from now on `tell` what is new, from the watch's thread.
@@ -153,6 +158,7 @@ class Watch:
 
 
 watch = Watch()
+os.register_at_fork(after_in_child=watch.begin_anew)
 
 
 def wake() -> None:

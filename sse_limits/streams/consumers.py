@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -19,7 +18,6 @@ from sse_limits.core.frames import KEEPALIVE, event
 from sse_limits.core.identity import Identity
 from sse_limits.core.limits import StreamClass
 from sse_limits.core.rejections import Reason, Reject
-from sse_limits.slots.base import StoreUnavailable
 
 from .answers import Receive, Send
 from .guarded import HANDLE, GuardedStream
@@ -27,8 +25,6 @@ from .hub import Delivery
 from .mailbox import Message
 
 __all__ = ["EventStreamConsumer", "LimitedWebsocketConsumer", "StreamClass"]
-
-log = logging.getLogger("sse_limits.streams.consumers")
 
 MAX_TOPICS = 32
 TOPIC = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
@@ -92,20 +88,15 @@ class EventStreamConsumer(AsyncConsumer):
         topics = self._topic_names(stream)
         reading = _EventReader(stream, has_ids=len(topics) == 1)
         hub = stream.node.hub
-        joined = []
         try:
             for topic in topics:
                 await hub.join(topic, reading)
-                joined.append(topic)
             await stream.start_event_stream()
             reading.outlet.put(self._greeting(stream))
             await reading.outlet.run()
-        except StoreUnavailable as exc:
-            log.debug("topics cannot be joined: %s", exc)
-            await stream.reject(Reject(Reason.STORE), self.stream_class)
         finally:
-            for topic in joined:
-                await hub.leave(topic, reading)
+            for topic in topics:
+                hub.leave(topic, reading)
 
     def _greeting(self, stream: GuardedStream) -> bytes:
         """The first byte at once; who this stream is; and, to a client that comes back, that it has missed events."""
@@ -195,10 +186,10 @@ class LimitedWebsocketConsumer(AsyncWebsocketConsumer):
             sending.cancel()
             await asyncio.wait([sending])
             for topic in self._topics:
-                await stream.node.hub.leave(topic, self)
+                stream.node.hub.leave(topic, self)
 
     async def join_topic(self, topic: str) -> None:
-        """Receive the events of a topic, as messages `{"type": "event", ...}`. Raises `StoreUnavailable`."""
+        """Receive the events of a topic, as messages `{"type": "event", ...}`."""
         if topic not in self._topics:
             await self.stream.node.hub.join(topic, self)
             self._topics.add(topic)
@@ -207,7 +198,7 @@ class LimitedWebsocketConsumer(AsyncWebsocketConsumer):
         """Receive them no longer."""
         if topic in self._topics:
             self._topics.discard(topic)
-            await self.stream.node.hub.leave(topic, self)
+            self.stream.node.hub.leave(topic, self)
 
     def deliver(self, delivery: Delivery) -> None:
         """Called by the hub."""

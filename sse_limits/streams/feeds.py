@@ -32,7 +32,10 @@ class Feed(Protocol):
     """The hearing end: what a hub listens to. Owned by one event loop."""
 
     async def join(self, topic: str) -> str:
-        """Listen to a topic; from now on nothing is missed. Returns the id of its latest event."""
+        """Listen to a topic; from now on nothing is missed. Returns the id of its latest event.
+
+        Raises `StoreUnavailable`: then it is listened to as soon as the store is back, which `messages` tells by None.
+        """
 
     async def leave(self, topic: str) -> None:
         """Listen no longer."""
@@ -59,6 +62,7 @@ class RedisFeed:
         self._topics: set[str] = set()
         self._talking = asyncio.Lock()  # redis-py connects in whichever call comes first, and two would race
         self._joining: dict[bytes, asyncio.Future[None]] = {}
+        self._unheard: set[str] = set()  # topics whose subscription nobody has confirmed to us
 
     async def join(self, topic: str) -> str:
         """Listen to a topic; from now on nothing is missed."""
@@ -72,7 +76,7 @@ class RedisFeed:
                 await joined
             latest = await self._pipeline.call(("XREVRANGE", keys.log(topic), "+", "-", "COUNT", 1))
         except (TimeoutError, OSError, RedisError, StoreUnavailable) as exc:
-            self._topics.discard(topic)
+            self._unheard.add(topic)
             raise StoreUnavailable(str(exc)) from exc
         finally:
             self._joining.pop(channel.encode(), None)
@@ -81,6 +85,7 @@ class RedisFeed:
     async def leave(self, topic: str) -> None:
         """Listen no longer; if that cannot be said, the next connection does without."""
         self._topics.discard(topic)
+        self._unheard.discard(topic)
         with contextlib.suppress(TimeoutError, OSError, RedisError):
             async with asyncio.timeout(self._timeout_seconds), self._talking:
                 await self._listener.unsubscribe(keys.channel(topic))
@@ -90,11 +95,12 @@ class RedisFeed:
         while True:
             try:
                 async with asyncio.timeout(self._timeout_seconds), self._talking:
+                    self._unheard |= self._topics
                     await self._listener.subscribe(keys.channel(""), *map(keys.channel, self._topics))
-                yield None
                 async for message in self._listener.listen():
                     if message["type"] == "subscribe":
-                        self._confirm(message["channel"])
+                        if self._confirm(message["channel"]):
+                            yield None
                     elif message["type"] == "message":
                         yield read(message["channel"], message["data"])
             except (TimeoutError, OSError, RedisError) as exc:
@@ -117,10 +123,16 @@ class RedisFeed:
         await self._pipeline.aclose()
         await self._servers.aclose()
 
-    def _confirm(self, channel: bytes) -> None:
+    def _confirm(self, channel: bytes) -> bool:
+        """Note that a channel is subscribed; whether it was the last of those that may have missed something."""
         joined = self._joining.get(channel)
         if joined is not None and not joined.done():
             joined.set_result(None)
+        topic = channel.decode().removeprefix(keys.channel(""))
+        if topic not in self._unheard:
+            return False
+        self._unheard.discard(topic)
+        return not self._unheard
 
 
 def read(channel: bytes, data: bytes) -> Published:

@@ -1,17 +1,20 @@
 """The hub of a process: one subscription a topic, however many streams read it, and one frame for all of them.
 
 It only puts events into lanes; it never waits for a reader. Before an event whose predecessor was not heard comes what
-the topic's log holds in between.
+the topic's log holds in between. Who joins while the store is away is not held up: what is published from then on comes
+from the log once the store is back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from sse_limits.core.frames import read_event, with_id
 from sse_limits.publishing import Published
@@ -57,7 +60,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class _Topic:
-    """Who reads a topic, and the last event that they were given; `last` is None until the store has told it."""
+    """Who reads a topic, and the last event that they were given; `last` is None until that is known."""
 
     readers: set[Reader] = field(default_factory=set)
     last: str | None = None
@@ -73,32 +76,31 @@ def order(event_id: str) -> tuple[int, int]:
 class Hub:
     """Topics and their readers. Owned by one event loop; `run` is a task of the node."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, now_ms: Callable[[], int], patience_seconds: Callable[[], float]) -> None:
+        """`now_ms` is the store's time; `patience_seconds` says how long a reader may be kept waiting now."""
         self._feed = feed
+        self._now_ms = now_ms
+        self._patience_seconds = patience_seconds
         self._topics: dict[str, _Topic] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._given = 0
 
     async def join(self, name: str, reader: Reader) -> None:
-        """Read a topic: what is published after this returns is delivered. Raises `StoreUnavailable`."""
+        """Read a topic: what is published after this returns is delivered, if need be once the store is back."""
         topic = self._topics.setdefault(name, _Topic())
         topic.readers.add(reader)
         if topic.joining is None:
-            topic.joining = asyncio.ensure_future(self._join(name, topic))
-        try:
-            await asyncio.shield(topic.joining)
-        except BaseException:
-            await self.leave(name, reader)
-            raise
+            topic.joining = self._spawn(self._join(name, topic))
+        await asyncio.wait([topic.joining], timeout=self._patience_seconds())
 
-    async def leave(self, name: str, reader: Reader) -> None:
-        """Read a topic no longer; the last reader ends the subscription."""
+    def leave(self, name: str, reader: Reader) -> None:
+        """Read a topic no longer; the last reader ends the subscription, and waits for nothing."""
         topic = self._topics.get(name)
-        if topic is None:
-            return
-        topic.readers.discard(reader)
-        if not topic.readers:
-            del self._topics[name]
-            await self._feed.leave(name)
+        if topic is not None:
+            topic.readers.discard(reader)
+            if not topic.readers:
+                del self._topics[name]
+                self._spawn(self._leave(name))
 
     async def run(self) -> None:
         """Deliver what the feed brings, until cancelled."""
@@ -113,12 +115,32 @@ class Hub:
 
     async def aclose(self) -> None:
         """Stop listening."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._feed.aclose()
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin something that no reader's end ends, in a context of its own."""
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     async def _join(self, name: str, topic: _Topic) -> None:
-        latest = await self._feed.join(name)
+        begins = f"{self._now_ms()}-0"
+        try:
+            latest = await self._feed.join(name)
+        except StoreUnavailable as exc:
+            log.debug("topics: joined when the store is back: %s", exc)
+            latest = begins
         if topic.last is None or order(latest) > order(topic.last):
             topic.last = latest
+
+    async def _leave(self, name: str) -> None:
+        if name not in self._topics:  # else somebody has come meanwhile
+            await self._feed.leave(name)
 
     async def _catch_up(self) -> None:
         """After a break: whatever the logs hold beyond what was delivered."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any
@@ -31,6 +32,7 @@ from .descriptors import lowest_free_descriptor
 from .feeds import build_feed
 from .hub import Hub
 from .identification import Identifier, Request, Scope
+from .reaping import Reaping
 from .recheck import Recheck
 from .renewal import Renewal
 from .reporting import About, NodeSource, load_of
@@ -52,7 +54,7 @@ class Node:
         self.limiter = limiter
         self.identifier = Identifier(limiter.conf, limiter.sessions, epoch_ms)
         self.readers = cors.readers(limiter.conf)
-        self.hub = Hub(build_feed(limiter.conf))
+        self.hub = Hub(build_feed(limiter.conf), limiter.journal.now_ms, self._patience_seconds)
         self._streams: dict[str, RunningStream] = {}
         self._exempt: dict[str, RunningStream] = {}  # they hold no slot, so nobody counts or renews them
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,6 +66,11 @@ class Node:
         self._source = NodeSource(limiter, self._streams, self._lag)
         sink = build_sink(limiter.conf, limiter.store)
         self._writer = Writer(self._source, limiter.journal, sink, limiter.conf.heartbeat_seconds)
+        self._reaping = Reaping(limiter, sink, sink.remains) if sink.remains is not None else None
+
+    def _patience_seconds(self) -> float:
+        """How long a client may wait for the store beside its decision: not at all while that is away."""
+        return 0.0 if self.limiter.circuit.is_open else self.limiter.conf.store_timeout_seconds
 
     @property
     def is_draining(self) -> bool:
@@ -76,7 +83,7 @@ class Node:
         known, self._forget_policy = watch.subscribe(lambda facts: _tell(loop, self.limiter, facts))
         self.limiter.learn(known)
         self.limiter.listen(self.carry_out)
-        works = (
+        works = [
             self._renewal.run,
             self._renewal.look_for_the_store,
             self._renewal.still.run,
@@ -85,7 +92,8 @@ class Node:
             self.hub.run,
             self._writer.run,
             self._lag.run,
-        )
+        ]
+        works += [self._reaping.run] if self._reaping is not None else []
         for work in works:
             self.spawn(self._keep_running(work))
 
@@ -247,6 +255,7 @@ def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> No
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
+_inherited: list[tuple[asyncio.AbstractEventLoop, Node]] = []
 
 
 def get_node(send: Any = None) -> Node:
@@ -301,3 +310,16 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="sse_limits.node")
+
+
+def _begin_anew() -> None:
+    """Called in a forked child, which makes nodes of its own: two with one node's ids would mix their slots up.
+
+    The parent's are kept: their end would close connections, and so unregister them in the selector that both share.
+    """
+    global _nodes
+    _inherited.extend(_nodes.items())
+    _nodes = WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

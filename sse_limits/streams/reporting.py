@@ -43,10 +43,7 @@ class NodeSource:
         self._lag = lag
         self._facts: dict[str, Any] = {
             "host": process.host(),
-            "pid": process.pid(),
-            "boot": process.boot_id(),
-            "pid_namespace": process.pid_namespace(),
-            "start_ticks": process.start_ticks(),
+            **process.incarnation()._asdict(),
             "started_at": limiter.journal.now_ms(),
         }
         self._open_sse = self._blocked = self._queued = 0

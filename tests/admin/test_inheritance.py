@@ -56,9 +56,7 @@ def test_it_reads_like_a_sentence(db: None) -> None:
     assert text("user_limit", pro) == "<b>none</b> ← default"
     assert text("user_limit", pro, user_limit=0) == "<b>0</b> ← acme (default: none)"
     assert text("at_user_limit", pro) == "<b>evict the user&#x27;s oldest stream</b> ← tier pro"
-    assert text("outage", pro, outage="open") == (
-        "<b>open: everybody is admitted</b> ← acme (default: local: each node enforces its share)"
-    )
+    assert text("outage", pro, outage="open") == "<b>open</b> ← acme (default: local)"
     assert text("max_message_bytes", pro) == "<b>65,536 bytes</b> ← tier pro"
     assert text("lane_events", pro) == "<b>64</b> ← LANE_EVENTS in the settings"
 

@@ -43,7 +43,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     env = {"DATABASE_PATH": str(path), "DEBUG": "1", "DJANGO_SETTINGS_MODULE": "project.settings"}
     for command in (["migrate", "-v0"], ["demo_data"], ["shell", "-v0", "-c", SETUP]):
         subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env={**os.environ, **env}, check=True)
-    server = ServerProcess("uvicorn", env | {"SSE_LIMITS_STORE": "memory"}, app="tests.browser.site:application")
+    env |= {"SSE_LIMITS_STORE": "memory", "XDG_RUNTIME_DIR": str(path.parent)}  # nobody else's slots in memory are near
+    server = ServerProcess("uvicorn", env, app="tests.browser.site:application")
     server.wait_until_ready()
     yield server
     server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from sse_limits.slots import keys
 from sse_limits.slots.embedded import find_server
 from tests.conftest import missing
 from tests.servers.client import until
@@ -28,6 +28,7 @@ __all__ = ["people"]
 HERE = Path(__file__).parent
 HEARTBEAT_SECONDS = 1.0
 CALM_SECONDS = 5.0
+WITNESS = "witness"  # a key that is there as long as the store remembers
 SETTINGS = {
     "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
     "SSE_LIMITS_LEASE_SECONDS": "3",
@@ -77,6 +78,24 @@ def until_calm(server: ServerProcess) -> None:
         time.sleep(0.02)
 
 
+def empty(store: Store) -> None:
+    """Take away what a test that failed has left, and nothing that nodes tell of themselves."""
+    for pattern in ("sl:1:slot:*", "sl:1:age:*"):
+        for key in store.client.scan_iter(pattern, count=1000):
+            store.client.delete(key)
+
+
+def until_acquainted(store: Store, nodes: int) -> None:
+    """Wait, if the store has lost its memory, until each node knows again how many there are: its share follows."""
+    if not store.client.exists(WITNESS):
+        deadline = time.monotonic() + CALM_SECONDS
+        while store.client.zcard(keys.nodes()) < nodes:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(HEARTBEAT_SECONDS + 0.2)  # each counts them with its heartbeat
+    store.client.set(WITNESS, "remembers", ex=3600)
+
+
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
     binary = find_server()
@@ -104,10 +123,11 @@ def both(site: Site, people: People) -> Iterator[tuple[ServerProcess, ServerProc
 
 @pytest.fixture
 def nodes(both: tuple[ServerProcess, ServerProcess], site: Site) -> Iterator[Nodes]:
-    """The two nodes on an empty store. Afterwards every slot must be free (I2), and no key may live for ever (I3)."""
+    """The two nodes, holding nothing. Afterwards every slot must be free (I2), and no key may live for ever (I3)."""
     for server in both:
         until_calm(server)
-    site.first.client.flushall()
+    empty(site.first)
+    until_acquainted(site.first, len(both))
     yield Nodes(both, tuple(len(server.log()) for server in both))
     assert site.store.immortal_keys() == []
     is_moved = site.store is not site.first
@@ -151,13 +171,3 @@ async def load(nodes: Nodes, site: Site) -> AsyncIterator[Load]:
 def operator(people: People) -> str:
     """The session of somebody who may see the live room."""
     return people.sessions["ops"]
-
-
-@contextlib.asynccontextmanager
-async def in_a_thread(context: contextlib.AbstractContextManager[None]) -> AsyncIterator[None]:
-    """A blocking context whose begin and end do not block the clients."""
-    await asyncio.to_thread(context.__enter__)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)

@@ -12,8 +12,9 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from sse_limits.slots import keys
 from tests.servers.client import Stream, bearer, request_bytes
@@ -78,7 +79,9 @@ class Opened:
 class Load:
     """Opens streams on several nodes and keeps the history of what came of it."""
 
-    def __init__(self, nodes: Sequence[ServerProcess], seed: int = 0) -> None:
+    def __init__(
+        self, nodes: Sequence[ServerProcess], *, seed: int = 0, mint: Callable[[str, str], str] = token
+    ) -> None:
         self.nodes = nodes
         self.history = History({}, grace=LEASE_SECONDS, remembered=0.1)
         self.opened: list[Opened] = []
@@ -88,7 +91,8 @@ class Load:
         self._chance = random.Random(seed)
         self._numbers = itertools.count()
         self._turns = itertools.cycle(nodes)
-        self._tokens: dict[str, str] = {}
+        self._token = lru_cache(maxsize=100)(mint)
+        self._all_leave = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._kept: dict[ServerProcess, Stream] = {}
 
@@ -172,45 +176,45 @@ class Load:
             self.faults.append(f"{attempt.name}: {stream.status} {problem}")
 
     def _request(self, user: str, tenant: str) -> bytes:
-        found = self._tokens.setdefault(f"{tenant}/{user}", token(user, tenant))
-        return request_bytes("GET", PATH, bearer(found))
+        return request_bytes("GET", PATH, bearer(self._token(user, tenant)))
 
     # -- the load --------------------------------------------------------------------------------------------------
 
     async def run(self, seconds: float, rate: float = 20.0) -> None:
-        """Connect so many times a second: users who compete for their limit, newcomers, and one who is at it."""
-        ends = now() + seconds
-        for number in itertools.count():
-            due = ends - seconds + number / rate
-            if due >= ends:
-                break
-            await asyncio.sleep(max(0.0, due - now()))
-            self._start(self._visit(number))
-        await self.settled()
+        """Connect so many times a second: users who compete for their limit, newcomers, and one who is at it.
+
+        Visits may still be under way when it returns.
+        """
+        begun = now()
+        for number in range(round(seconds * rate)):
+            await asyncio.sleep(max(0.0, begun + number / rate - now()))
+            task = asyncio.create_task(self._visit(number))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        await asyncio.sleep(max(0.0, begun + seconds - now()))
 
     async def settled(self) -> None:
-        """Wait until every visit is over."""
+        """Have everybody who is only visiting leave, and wait until they have."""
+        self._all_leave.set()
         while self._under_way:
             await asyncio.wait(self._under_way)
-
-    def _start(self, coroutine: object) -> None:
-        task = asyncio.create_task(coroutine)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._all_leave.clear()
 
     async def _visit(self, number: int) -> None:
         match number % 4:
             case 0:
                 await self.ask_again("full")
             case 1:
-                await self._stay(f"new{number}", 0.3)
+                await self._stay(f"new{next(self._numbers)}", 0.3)
             case _:
                 await self._stay(f"rival{self._chance.randrange(2)}", self._chance.uniform(0.1, 1.5))
 
     async def _stay(self, user: str, seconds: float) -> None:
         found = await self.connect(user)
         if found is not None:
-            await asyncio.sleep(seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._all_leave.wait()
             await found.close()
 
     # -- what is so ------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Nodes, Start, assert_calm, in_a_thread
+from .conftest import Nodes, Start, assert_calm
+from .course import FULL, go_through, in_a_thread
 from .cycles import come_and_go
 from .kinds import KINDS, Site
 from .load import Load
 from .settings import USER_LIMIT
-from .test_kinds import FULL, RECOVERY_SECONDS, under_fault
+from .test_kinds import RECOVERY_SECONDS, assert_unnoticed
 from .test_nodes import DOOMED, killed
 
 pytestmark = pytest.mark.soak
@@ -35,7 +36,8 @@ async def test_a_node_is_killed_again_and_again(
 
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_long_fault_is_nothing_that_clients_notice(nodes: Nodes, site: Site, load: Load, name: str) -> None:
-    await under_fault(nodes, site, load, KINDS[name], FAULT_SECONDS)
+    await go_through(site, load, KINDS[name], FAULT_SECONDS, RECOVERY_SECONDS)
+    assert_unnoticed(nodes, load, KINDS[name])
 
 
 async def test_scripts_that_are_forgotten_all_the_time_cost_no_answer(nodes: Nodes, site: Site, load: Load) -> None:
@@ -43,6 +45,7 @@ async def test_scripts_that_are_forgotten_all_the_time_cost_no_answer(nodes: Nod
     await load.fill(FULL)
     async with in_a_thread(KINDS["noscript"].fault(site)):
         await load.run(CONNECTS / CONNECTS_A_SECOND, rate=CONNECTS_A_SECOND)
+        await load.settled()
         await load.until_right(site.store, RECOVERY_SECONDS)
     assert load.faults == []
     assert set(load.statuses) == {200, 429}

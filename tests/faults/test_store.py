@@ -10,14 +10,14 @@ from sse_limits.publishing import RedisPublisher
 from sse_limits.slots import keys
 from tests.servers.client import until
 
-from .conftest import HEARTBEAT_SECONDS, Nodes, Start, assert_calm, in_a_thread
+from .conftest import HEARTBEAT_SECONDS, Nodes, Start, assert_calm
+from .course import FULL, in_a_thread
 from .cycles import come_and_go
 from .history import Window
 from .kinds import Site, failover
 from .load import LEASE_SECONDS, Load, Opened, now
 from .settings import TENANT, USER_LIMIT
 
-STAYING = [f"stayer{number}" for number in range(9)]
 TRUE_AGAIN_SECONDS = 2 * HEARTBEAT_SECONDS
 CROWD = 500
 PASSERS_BY = 300
@@ -34,15 +34,16 @@ async def warmed(load: Load) -> None:
 
 async def test_a_flush_under_load_costs_no_stream(nodes: Nodes, site: Site, load: Load) -> None:
     """Everybody stays, the truth is back within two heartbeats, and at most a limit more have come in."""
-    stayers = await load.fill([*STAYING, "full"])
-    running = asyncio.ensure_future(load.run(4))
+    stayers = await load.fill(FULL)
+    running = asyncio.ensure_future(load.run(3))
     await asyncio.sleep(1)
     began = now()
     await asyncio.to_thread(site.store.client.flushall)
-    users = [keys.user(TENANT, user) for user in (*STAYING, "full")]
+    users = [keys.user(TENANT, user) for user in FULL]
     await until(lambda: all(site.store.in_use().get(key, 0) >= USER_LIMIT for key in users), TRUE_AGAIN_SECONDS)
     load.history.windows.append(Window("flush", began, now(), USER_LIMIT))
     await running
+    await load.settled()
     await load.until_right(site.store, 1)
     assert all(each.is_open for each in stayers)
     assert load.broken() == []
@@ -93,16 +94,18 @@ async def test_a_failover_that_closes_nothing_is_found_out_by_the_first_answer(
 ) -> None:
     """B34: connections stay on the old server, which has become a replica; the new one is where new connections go."""
     await warmed(load)
-    stayers = await load.fill([*STAYING, "full"])
+    stayers = await load.fill(FULL)
     replica = site.standby()
     site.proxy.point_to(replica.socket, drop=False)
     old, site.store = site.store, replica
     with old.demoted():
         began = now()
         await load.run(1)
+        await load.settled()
         await load.until_right(site.store, TRUE_AGAIN_SECONDS)
         load.history.windows.append(Window("failover", began, now(), USER_LIMIT))
         await load.run(1)
+        await load.settled()
         await load.until_right(site.store, 1)
     assert all(each.is_open for each in stayers)
     assert set(load.statuses) <= {200, 429}

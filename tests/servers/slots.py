@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +37,18 @@ class Store(Server):
         now = seconds * 1000 + micros // 1000
         found = {key: self.client.zcount(key, f"({now}", "+inf") for key in self.client.scan_iter("sl:1:slot:*")}
         return {key: number for key, number in found.items() if number}
+
+    def node_id(self, pid: int) -> str:
+        """The id under which a process has written its row; empty before it has."""
+        found = [node for node in self.client.zrange(keys.nodes(), 0, -1) if node.split(":")[-2] == str(pid)]
+        return found[0] if found else ""
+
+    def hide(self, pid: int) -> None:
+        """Stop a process, and let its row say that it is in another container: nothing will prove its death."""
+        os.kill(pid, signal.SIGSTOP)  # from here on it writes nothing
+        row = keys.node(self.node_id(pid))
+        if self.client.exists(row):  # without a row there is no proof either
+            self.client.hset(row, "pid_namespace", "pid:[1]")
 
     def immortal_keys(self) -> list[str]:
         """The keys that would outlive their last lease (I3)."""

@@ -133,7 +133,7 @@ async def test_a_dead_node_is_not_waited_for(start: Start, kind: str, slots: Sto
     await until(lambda: slots.in_use() == held(1, "u1", "small"), 4.5)
 
 
-async def test_the_rest_of_a_killed_nodes_slots_is_free_when_the_lease_ends(
+async def test_the_rest_of_a_killed_nodes_slots_is_free_by_the_end_of_the_lease(
     start: Start, kind: str, slots: Store, clients: Clients
 ) -> None:
     """praekeltfoundation/vumi-go#541: nobody repairs anything by hand."""
@@ -141,7 +141,6 @@ async def test_the_rest_of_a_killed_nodes_slots_is_free_when_the_lease_ends(
     for _ in range(5):
         await clients.get(dead, "/raw/", token())
     dead.kill()
-    assert (await clients.get(alive, "/raw/", token())).status == 429
     await until(lambda: slots.in_use() == {}, 4)
     for _ in range(5):
         assert (await clients.get(alive, "/raw/", token())).status == 200

@@ -672,14 +672,16 @@ async def test_a_name_that_cannot_be_sent_harms_only_its_caller(store: RedisStor
 # --- links that are cut --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("direction", ["request", "reply"])
-@pytest.mark.parametrize("operation", ["acquire", "release", "renew", "swap"])
+@pytest.mark.parametrize("operation", ["acquire", "release", "renew", "swap", "adopt"])
 async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
-    redis_backend: RedisBackend, server: Server, operation: str, direction: Direction
+    redis_backend: RedisBackend, server: Server, operation: str, direction: Direction, every: bool
 ) -> None:
-    """B04: behind the n-th byte of the call or of its answer, for many n."""
+    """B04: behind the n-th byte of the call or of its answer, for many n; in the long runs for every one."""
     lease = 1.0
-    cut_counts = range(0, 390, 27) if direction == "request" else range(0, 24, 3)
+    size, step = (390, 27) if direction == "request" else (24, 3)
+    cut_counts = range(0, size, 1 if every else step)
     claims = {count: ask(f"s{count}", {"user": 5}, user=f"u{count}") for count in cut_counts}
     all_slots = {demand.key for claim in claims.values() for demand in claim.demands}
     with Proxy(server.socket) as proxy:
@@ -688,7 +690,7 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
         server.client.flushall()
         for count, claim in claims.items():
             old = claim._replace(stream=f"old{count}")
-            if operation != "acquire":
+            if operation not in ("acquire", "adopt"):
                 await direct.acquire(old if operation == "swap" else claim)
             for _ in range(2):  # the first may find its connection cut by the last round
                 await settle(store.usage([]))
@@ -701,6 +703,8 @@ async def test_a_link_cut_anywhere_leaves_no_slot_and_no_eternal_key(
                     await settle(store.swap(claim, old.stream))
                 case "renew":
                     await settle(renew(store, [held(claim)]))
+                case "adopt":
+                    await settle(store.adopt(claim.node, [(held(claim), 1)]))
                 case _:
                     store.release(held(claim))
                     await settle(store.usage([]))

@@ -11,11 +11,15 @@ import pytest
 from sse_limits.core.frames import event
 from sse_limits.publishing import MemoryTopics, Publisher, RedisPublisher
 from sse_limits.slots import keys
-from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.embedded import find_server
-from sse_limits.streams.feeds import MemoryFeed, RedisFeed
+from sse_limits.slots.memory import epoch_ms
+from sse_limits.streams.feeds import Feed, MemoryFeed, RedisFeed
 from sse_limits.streams.hub import Delivery, Hub
+from tests.slots.backends import next_ms
 from tests.slots.servers import ClusterServer, Server
+
+PATIENCE_SECONDS = 0.25
+FEED_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,10 @@ class Reader:
                 await asyncio.sleep(0.005)
 
 
+def hub_over(feed: Feed) -> Hub:
+    return Hub(feed, epoch_ms, lambda: PATIENCE_SECONDS)
+
+
 @contextlib.asynccontextmanager
 async def running(hub: Hub) -> AsyncIterator[None]:
     delivering = asyncio.ensure_future(hub.run())
@@ -57,7 +65,7 @@ async def running(hub: Hub) -> AsyncIterator[None]:
 async def redis_ends(server: Server) -> AsyncIterator[tuple[Hub, RedisPublisher]]:
     server.client.flushall()
     publisher = RedisPublisher(server.url, 1.0)
-    hub = Hub(RedisFeed(server.url, 1.0))
+    hub = hub_over(RedisFeed(server.url, 1.0))
     async with running(hub):
         yield hub, publisher
     publisher.close()
@@ -68,7 +76,7 @@ async def cluster_ends(cluster: ClusterServer) -> AsyncIterator[tuple[Hub, Redis
     """Topics fall to different masters; a message is heard on each."""
     cluster.flushall()
     publisher = RedisPublisher(cluster.url, 1.0)
-    hub = Hub(RedisFeed(cluster.url, 1.0))
+    hub = hub_over(RedisFeed(cluster.url, 1.0))
     async with running(hub):
         yield hub, publisher
     publisher.close()
@@ -77,7 +85,7 @@ async def cluster_ends(cluster: ClusterServer) -> AsyncIterator[tuple[Hub, Redis
 @pytest.fixture
 async def memory_ends() -> AsyncIterator[tuple[Hub, MemoryTopics]]:
     publisher = MemoryTopics()
-    hub = Hub(MemoryFeed(publisher))
+    hub = hub_over(MemoryFeed(publisher))
     async with running(hub):
         yield hub, publisher
 
@@ -113,7 +121,7 @@ async def test_who_has_left_gets_nothing_and_the_last_one_ends_the_subscription(
     reader, stays = Reader(), Reader()
     await hub.join("news", reader)
     await hub.join("sport", stays)
-    await hub.leave("news", reader)
+    hub.leave("news", reader)
     publisher.publish([("news", event("n")), ("sport", event("s"))])
     await stays.until(1)
     assert reader.data == []
@@ -149,8 +157,40 @@ async def test_a_message_lost_on_the_way_is_fetched_before_the_next_one(
     assert reader.data == ["1", "2", "3"]
 
 
-async def test_a_join_while_the_store_is_away_is_told() -> None:
-    hub = Hub(RedisFeed("unix:///nowhere/at/all", 0.2))
-    with pytest.raises(StoreUnavailable):
+async def test_who_joins_while_the_store_is_away_waits_for_nothing_and_gets_all_that_comes_later(
+    server: Server, redis_ends: tuple[Hub, RedisPublisher]
+) -> None:
+    """What is published before its subscription takes effect comes from the log, also when nothing follows."""
+    hub, publisher = redis_ends
+    early, late = Reader(), Reader()
+    publisher.publish([("news", event("before")), ("sport", event("before"))])
+    await next_ms()
+    with server.stalled():
+        for reader, topic in ((early, "news"), (late, "sport")):
+            async with asyncio.timeout(PATIENCE_SECONDS + 1):
+                await hub.join(topic, reader)
+        await asyncio.sleep(2 * FEED_SECONDS)
+    publisher.publish([("news", event("1")), ("sport", event("1"))])
+    for reader in (early, late):
+        await reader.until(1)
+        assert reader.data == ["1"]
+
+
+async def test_who_leaves_while_the_store_is_away_waits_for_nothing(
+    server: Server, redis_ends: tuple[Hub, RedisPublisher]
+) -> None:
+    hub, publisher = redis_ends
+    reader, again = Reader(), Reader()
+    await hub.join("news", reader)
+    with server.stalled():
+        hub.leave("news", reader)
+        await hub.join("news", again)
+    publisher.publish([("news", event("1"))])
+    await again.until(1)
+    assert (reader.data, again.data) == ([], ["1"])
+
+
+async def test_a_hub_without_a_store_ends_at_once() -> None:
+    hub = hub_over(RedisFeed("unix:///nowhere/at/all", FEED_SECONDS))
+    async with running(hub):
         await hub.join("news", Reader())
-    await hub.aclose()
