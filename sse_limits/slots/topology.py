@@ -7,6 +7,7 @@ exchanges have deadlines, and a blocking connection waits once. No message repea
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -59,8 +60,13 @@ class Topology:
     master: str
     sentinel_options: dict[str, Any]
 
-    def pool(self, address: Address | None = None) -> asynchronous.ConnectionPool:
-        """Asynchronous connections to the server, to the master of the moment, or to one address of a Cluster."""
+    def pool(
+        self, address: Address | None = None, choose: Callable[[], Awaitable[Address]] | None = None
+    ) -> asynchronous.ConnectionPool:
+        """Asynchronous connections to the server, to the master of the moment, or to one address of a Cluster.
+
+        With `choose` each connection asks where to go whenever it connects.
+        """
         options = {**self.options, "socket_timeout": None, "socket_connect_timeout": None, "retry": None}
         if self.kind is Kind.SENTINEL:
             asked = asynchronous_sentinel.Sentinel(self.addresses, sentinel_kwargs=self._sentinel(SENTINEL_SECONDS))  # type: ignore[no-untyped-call] # redis-py has no types here
@@ -68,6 +74,9 @@ class Topology:
         if "path" in options:
             return asynchronous.ConnectionPool(asynchronous.UnixDomainSocketConnection, **options)
         host, port = address or self.addresses[0]
+        if choose is not None:
+            chosen = _ChoosingTls if self.is_tls else _Choosing
+            return asynchronous.ConnectionPool(chosen, choose=choose, host=host, port=port, **options)
         kind = asynchronous.SSLConnection if self.is_tls else asynchronous.Connection
         return asynchronous.ConnectionPool(kind, host=host, port=port, **options)
 
@@ -90,6 +99,24 @@ class Topology:
         tls = {name: value for name, value in self.options.items() if name.startswith("ssl_")}
         found = {**tls, **self.sentinel_options, "ssl": self.is_tls, "retry": None}
         return {**found, "socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
+
+
+class _Choosing(asynchronous.Connection):
+    """A connection that asks where to go each time that it connects."""
+
+    def __init__(self, *, choose: Callable[[], Awaitable[Address]], **options: Any) -> None:
+        self._choose = choose
+        super().__init__(**options)
+
+    async def connect(self) -> None:
+        """Connect to the server of the moment."""
+        if not self.is_connected:
+            self.host, self.port = await self._choose()
+        await super().connect()  # type: ignore[no-untyped-call] # redis-py has no types here
+
+
+class _ChoosingTls(_Choosing, asynchronous.SSLConnection):
+    """The same with TLS."""
 
 
 def parse(url: str) -> Topology:
