@@ -178,17 +178,21 @@ class ClusterStore(RedisStore):
                 attempt.reply = self._decisions.run(script, group.keys, [*args, *group.limits])
                 answer = verdict(await attempt.reply)
                 if isinstance(answer, Full):
-                    for earlier in found[: len(taken)]:
-                        self._unsure.release(earlier.held_by(stream))
+                    self._give_back(stream, found[: len(taken)])
                     return placed(answer, group)
                 taken.append((group.first, answer))
         except (StoreUnavailable, asyncio.CancelledError):
-            for group in found:
+            self._give_back(stream, found[: len(taken)])
+            for group in found[len(taken) : len(taken) + 1]:  # those behind it were not asked
                 self._unsure.doubt(group.held_by(stream))
             raise
         taken.sort()
         first = taken[0][1]
         return Admitted(first.now, first.swapped, tuple([count for _, each in taken for count in each.in_use]))
+
+    def _give_back(self, stream: str, taken: Sequence[Group]) -> None:
+        for group in taken:
+            self._unsure.release(group.held_by(stream))
 
 
 async def merged(replies: Sequence[Awaitable[Renewed]]) -> Renewed:
