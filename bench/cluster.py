@@ -22,9 +22,10 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from sse_limits.core.slots import Claim, Demand, Held, Scope
 from sse_limits.slots import keys, scripts
 from sse_limits.slots.batches import Batches
+from sse_limits.slots.calls import acquire_args, held_by
 from sse_limits.slots.cluster import ClusterStore, groups
 from sse_limits.slots.embedded import find_server
-from sse_limits.slots.redis import RedisStore, acquire_args, held_by
+from sse_limits.slots.redis import RedisStore
 from tests.slots.servers import ClusterServer
 
 from .figures import Figure

@@ -18,20 +18,10 @@ from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed,
 from . import keys, scripts
 from .base import StoreUnavailable
 from .batches import Batch
+from .calls import Args, Renewal, acquire_args, adoption, peek_args, renewed, swap_args, verdict
 from .cluster_pipeline import unavailable
 from .pipeline import GRACE_SECONDS
-from .redis import (
-    Args,
-    RedisStore,
-    Renewal,
-    acquire_args,
-    adoption,
-    gather,
-    peek_args,
-    renewed,
-    swap_args,
-    verdict,
-)
+from .redis import RedisStore, gather
 
 ADDRESS, FLEET = Scope.ADDRESS, Scope.FLEET  # an enum looks its members up anew each time
 
