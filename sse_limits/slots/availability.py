@@ -41,12 +41,12 @@ class Availability:
             self.failed(exc)
         else:
             self._was_reached = True
-            self._local.nodes = others + 1  # this one has not told of itself yet
+            self._local.count_nodes(others + 1, epoch_ms())  # this one has not told of itself yet
 
     async def count_nodes(self) -> None:
         """Note how many nodes live: the shares of a node that is alone follow from it. Raises `StoreUnavailable`."""
         (living,) = await self._store.usage([keys.nodes()])
-        self._local.nodes = max(1, living)
+        self._local.count_nodes(max(1, living), epoch_ms())
 
     async def probe(self) -> bool:
         """Ask whether the store takes writes again."""

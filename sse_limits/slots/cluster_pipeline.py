@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as ConnectionFault
 
 from .base import Latency, StoreUnavailable
 from .hash_slots import by_hash_slot, hash_slot, key_of, nobody, read_owners
-from .pipeline import Call, Command, Packed, Pipeline, fail, pack
+from .pipeline import LINK_FAULTS, Call, Command, Packed, Pipeline, fail, pack
 from .scripts import Script
 from .topology import Address, Topology
 
@@ -110,7 +110,7 @@ class Cluster:
                 self.owners = await self._ask(candidates[(first + at) % len(candidates)])
             except TimeoutError:
                 causes.append(SILENT)
-            except (OSError, RedisError, ValueError) as exc:
+            except (*LINK_FAULTS, ValueError) as exc:
                 causes.append(str(exc))
             else:
                 for pipeline in self._pipelines:
