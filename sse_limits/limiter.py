@@ -83,7 +83,8 @@ class Limiter:
         self.store = store
         self.node = node_name(os.urandom(NODE_BYTES))
         self.node_id = f"{conf.node_name or socket.gethostname()}:{os.getpid()}:{self.node}"
-        self.local = LocalTable()
+        self._lease_ms = round(conf.lease_seconds * 1000)
+        self.local = LocalTable(self._lease_ms)
         self.claims = Claims(conf, self.node, self.local.own)
         self.availability = Availability(store, self.local)
         self.circuit = self.availability.circuit
@@ -93,7 +94,6 @@ class Limiter:
         self.leases: dict[str, Lease] = {}
         self.batches = Batches()
         self.addresses: Counter[str] = Counter()
-        self._lease_ms = round(conf.lease_seconds * 1000)
         self._orders = itertools.count(1)
         self._carry_out: OnOrder | None = None
         self._key = decision_key()

@@ -30,7 +30,7 @@ from sse_limits.core.slots import NO_LIMIT, Admitted, Claim, Full, Held, Scope
 from sse_limits.limiter import ACK_SECONDS, Lease, Limiter, build_limiter, build_store, store_url
 from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
-from sse_limits.slots.memory import MemoryStore
+from sse_limits.slots.memory import MemoryStore, epoch_ms
 from sse_limits.slots.redis import RedisStore
 
 POLICY: dict[str, Any] = {
@@ -593,7 +593,7 @@ class TestStoreAway:
             await admitted(limiter, OTTO)
 
     async def test_a_local_tier_is_held_to_the_share_of_this_node(self, limiter: Limiter) -> None:
-        limiter.local.nodes = 2
+        limiter.local.count_nodes(2, epoch_ms())
         self.go_away(limiter)
         await admitted(limiter, ALICE)
         full = Reject(Reason.USER_LIMIT, Scope.USER, 1, 1)
@@ -603,7 +603,7 @@ class TestStoreAway:
 
     async def test_what_was_held_before_counts_and_stays(self, limiter: Limiter) -> None:
         leases = [await admitted(limiter, ALICE) for _ in range(2)]
-        limiter.local.nodes = 2
+        limiter.local.count_nodes(2, epoch_ms())
         self.go_away(limiter)
         assert await limiter.admit(ALICE, EVENTS) == Reject(Reason.USER_LIMIT, Scope.USER, 2, 2)
         limiter.release(leases[0])

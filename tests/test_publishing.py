@@ -14,6 +14,7 @@ from sse_limits.publishing import Event, MemoryTopics, RedisPublisher, encode
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.slots.embedded import find_server
+from sse_limits.slots.hash_slots import hash_slot
 from tests.slots.servers import ClusterServer, Server
 
 
@@ -62,6 +63,11 @@ def test_on_a_cluster_topics_are_published_by_their_masters_and_moved_ones_follo
         target.client.script_flush()
         if turn == 0:
             cluster.move(key, target)
+            publisher.publish([(topics[turn], event("moved"))])
+            assert publisher._servers._owners[hash_slot(key)] == (
+                "127.0.0.1",
+                cluster.ports[cluster.masters.index(target)],
+            )
         else:
             with cluster.moving(key, target, first=[key]):
                 publisher.publish([(topics[turn], event("on its way"))])

@@ -72,7 +72,9 @@ class Blocking:
             for address, positions in self._by_server(commands, missing).items():
                 found = self._send(address, [commands[at] for at in positions], scripts)
                 for at, reply in zip(positions, found, strict=True):
-                    replies[at] = self._ask(reply, commands[at], scripts) if isinstance(reply, AskError) else reply
+                    if address is not None and isinstance(reply, AskError) and not reply.host:  # MOVED is one too
+                        reply.host = address[0]  # a server that does not know the other's name means its own
+                    replies[at] = self._ask(reply, commands[at], scripts) if type(reply) is AskError else reply
             missing = [at for at in missing if self._is_elsewhere(replies[at])]
             if not missing:
                 break

@@ -9,6 +9,7 @@ tenant's group only; in the others it is seen when its place is taken. `now` is 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,20 +18,10 @@ from sse_limits.core.slots import Admitted, Adopted, Claim, Full, Held, Renewed,
 from . import keys, scripts
 from .base import StoreUnavailable
 from .batches import Batch
+from .calls import Args, Renewal, acquire_args, adoption, peek_args, renewed, swap_args, verdict
 from .cluster_pipeline import unavailable
 from .pipeline import GRACE_SECONDS
-from .redis import (
-    Args,
-    RedisStore,
-    Renewal,
-    acquire_args,
-    adoption,
-    gather,
-    peek_args,
-    renewed,
-    swap_args,
-    verdict,
-)
+from .redis import RedisStore, gather
 
 ADDRESS, FLEET = Scope.ADDRESS, Scope.FLEET  # an enum looks its members up anew each time
 
@@ -49,10 +40,62 @@ class Group(NamedTuple):
         return Held(stream, tuple(self.slot_sets), age)
 
 
+class Attempt:
+    """A claim that is being taken, group by group: the answer that it waits for, and whether its time is over."""
+
+    __slots__ = ("deadline", "is_late", "reply")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.is_late = False
+        self.reply: asyncio.Future[Any] | None = None
+
+
+class Deadlines:
+    """Ends attempts in time. All have as long, so they end in order, and one timer does for all (one each: 4.5 µs)."""
+
+    def __init__(self, seconds: float) -> None:
+        self.cause = f"no answer within {seconds:g} s"
+        self._seconds = seconds
+        self._attempts: deque[Attempt] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> Attempt:
+        """Note an attempt that begins."""
+        loop = asyncio.get_running_loop()
+        attempt = Attempt(loop.time() + self._seconds)
+        self._attempts.append(attempt)
+        if self._timer is None:
+            self._timer = loop.call_at(attempt.deadline, self._look)
+        return attempt
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now, late = loop.time(), []
+        while self._attempts and self._attempts[0].deadline <= now:
+            attempt = self._attempts.popleft()
+            attempt.is_late = True
+            if attempt.reply is not None and not attempt.reply.done():
+                late.append(attempt.reply)
+        if late:  # after this process stood still, answers are here and only have to be read
+            loop.call_later(GRACE_SECONDS, self._end, late)
+        self._timer = loop.call_at(self._attempts[0].deadline, self._look) if self._attempts else None
+
+    def _end(self, late: list[asyncio.Future[Any]]) -> None:
+        for reply in late:
+            unavailable(reply, self.cause)
+
+
 class ClusterStore(RedisStore):
     """A slot store on a Redis Cluster. Used on one event loop."""
 
     name = "redis-cluster"
+
+    def __init__(self, url: str, *, lease_seconds: float, timeout_seconds: float, slow_timeout_seconds: float) -> None:
+        super().__init__(
+            url, lease_seconds=lease_seconds, timeout_seconds=timeout_seconds, slow_timeout_seconds=slow_timeout_seconds
+        )
+        self._deadlines = Deadlines(timeout_seconds)
 
     async def acquire(self, claim: Claim) -> Admitted | Full:
         """Take a slot in all scopes or none. Cancelled or unanswered, it is released by the store itself."""
@@ -116,34 +159,30 @@ class ClusterStore(RedisStore):
 
     async def _take(self, stream: str, script: scripts.Script, args: Args, found: Sequence[Group]) -> Admitted | Full:
         """Take one group after the other, all within the one deadline; at the first full one give the others back."""
-        loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[Any]] = []
-        timer = loop.call_at(loop.time() + self._timeout_seconds, self._expire, waiting)
+        attempt = self._deadlines.begin()
         taken: list[tuple[int, Admitted]] = []
         try:
             for group in found:
-                reply = self._decisions.run(script, group.keys, [*args, *group.limits])
-                waiting.append(reply)
-                answer = verdict(await reply)
+                if attempt.is_late:
+                    raise StoreUnavailable(self._deadlines.cause)
+                attempt.reply = self._decisions.run(script, group.keys, [*args, *group.limits])
+                answer = verdict(await attempt.reply)
                 if isinstance(answer, Full):
-                    for earlier in found[: len(taken)]:
-                        self._unsure.release(earlier.held_by(stream))
+                    self._give_back(stream, found[: len(taken)])
                     return placed(answer, group)
                 taken.append((group.first, answer))
         except (StoreUnavailable, asyncio.CancelledError):
-            for group in found:
+            self._give_back(stream, found[: len(taken)])
+            for group in found[len(taken) : len(taken) + 1]:  # those behind it were not asked
                 self._unsure.doubt(group.held_by(stream))
             raise
-        finally:
-            timer.cancel()
         taken.sort()
         first = taken[0][1]
         return Admitted(first.now, first.swapped, tuple([count for _, each in taken for count in each.in_use]))
 
-    def _expire(self, waiting: list[asyncio.Future[Any]]) -> None:
-        """End the last call of an attempt, unless its answer is here and only has to be read."""
-        cause = f"no answer within {self._timeout_seconds:g} s"
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, lambda: unavailable(waiting[-1], cause))
+    def _give_back(self, stream: str, taken: Sequence[Group]) -> None:
+        for group in taken:
+            self._unsure.release(group.held_by(stream))
 
 
 async def merged(replies: Sequence[Awaitable[Renewed]]) -> Renewed:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
-from redis.asyncio.connection import Connection, SSLConnection
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as ConnectionFault
 
 from .base import Latency, StoreUnavailable
 from .hash_slots import by_hash_slot, hash_slot, key_of, nobody, read_owners
-from .pipeline import Call, Command, Packed, Pipeline, fail, pack
+from .pipeline import LINK_FAULTS, Call, Command, Packed, Pipeline, fail, pack
 from .scripts import Script
 from .topology import Address, Topology
 
@@ -54,9 +53,7 @@ class Cluster:
 
     def subscriber(self, key: str) -> ConnectionPool:
         """Connections to the master of a key: a message is heard on all, but counted as received on its own only."""
-        kind = _SubscriberTls if self._topology.is_tls else _Subscriber
-        options = {**self.pool(self._topology.addresses[0]).connection_kwargs, "choose": lambda: self.address_of(key)}
-        return ConnectionPool(kind, **options)
+        return self._topology.pool(choose=lambda: self.address_of(key))
 
     def pool(self, address: Address) -> ConnectionPool:
         """Connections to one server."""
@@ -113,7 +110,7 @@ class Cluster:
                 self.owners = await self._ask(candidates[(first + at) % len(candidates)])
             except TimeoutError:
                 causes.append(SILENT)
-            except (OSError, RedisError, ValueError) as exc:
+            except (*LINK_FAULTS, ValueError) as exc:
                 causes.append(str(exc))
             else:
                 for pipeline in self._pipelines:
@@ -286,24 +283,6 @@ class _MasterPipeline(Pipeline):
     def lost(self) -> None:
         """Let the map be read again."""
         self._whole.lost()
-
-
-class _Subscriber(Connection):
-    """A connection that asks where to go each time that it connects."""
-
-    def __init__(self, *, choose: Callable[[], Any], **options: Any) -> None:
-        self._choose = choose
-        super().__init__(**options)
-
-    async def connect(self) -> None:
-        """Connect to the server of the moment."""
-        if not self.is_connected:
-            self.host, self.port = await self._choose()
-        await super().connect()  # type: ignore[no-untyped-call] # redis-py has no types here
-
-
-class _SubscriberTls(_Subscriber, SSLConnection):
-    """The same with TLS."""
 
 
 def unavailable(reply: asyncio.Future[Any], cause: str) -> None:

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from . import keys, scripts
 from .base import OnOrder, Order
+from .pipeline import LINK_FAULTS
 from .servers import AnyPipeline, Servers
 
 log = logging.getLogger("sse_limits.slots.orders")
@@ -91,7 +91,7 @@ class OrderDesk:
         while True:
             try:
                 await self._subscribe(node, on_order)
-            except (OSError, RedisError) as exc:
+            except LINK_FAULTS as exc:
                 log.debug("orders: listening again in %s s: %s", LISTEN_RETRY_SECONDS, exc)
             await asyncio.sleep(LISTEN_RETRY_SECONDS)
 

@@ -1,12 +1,14 @@
 """What a node itself holds: always kept, so that it can decide alone the moment the store is away.
 
-Alone, a node enforces its share of each limit: the limit divided by the nodes that lived at the last heartbeat, rounded
-up, and never less than what it holds already. So all nodes together exceed a limit by less than their number.
+Alone, a node enforces its share of each limit: the limit divided by the nodes that lived at the last heartbeats,
+rounded up, and never less than what it holds. So all nodes together exceed a limit by less than their number. The most
+that were counted within two leases are taken: nodes that cannot write are not dead, and a store that comes and goes may
+have missed them for a while.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -25,11 +27,25 @@ class Open(Protocol):
 class LocalTable:
     """How many streams this node holds in each slot set. Owned by one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ms: int) -> None:
         self.own: Counter[str] = Counter()
-        self.nodes = 1
-        """The living nodes, this one included, at the last heartbeat."""
+        self._remembered_ms = 2 * lease_ms
+        self._counted: deque[tuple[int, int]] = deque()  # when, and how many nodes lived; the most come first
         self._dampers: dict[str, Damper] = {}
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes share a limit, this one included."""
+        return self._counted[0][1] if self._counted else 1
+
+    def count_nodes(self, living: int, now: int) -> None:
+        """Note how many nodes lived at `now` (epoch ms)."""
+        counted = self._counted
+        while counted and (counted[0][0] <= now - self._remembered_ms):
+            counted.popleft()
+        while counted and counted[-1][1] <= living:
+            counted.pop()
+        counted.append((now, living))
 
     def hold(self, held: Held) -> None:
         """Count a stream in."""

@@ -23,6 +23,8 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from .base import Latency, StoreUnavailable
 from .scripts import Script
 
+# What a broken link raises. RuntimeError is uvloop's word for a transport that is closed already (0.23).
+LINK_FAULTS = (OSError, RedisError, RuntimeError)
 BATCH = 512
 GRACE_SECONDS = 0.02
 
@@ -143,7 +145,7 @@ class Pipeline:
                 if forgotten:
                     await self._exchange(forgotten)
             self.latency.note(time.perf_counter() - began)
-        except (OSError, RedisError, TimeoutError) as exc:
+        except LINK_FAULTS as exc:
             await self._disconnect()
             self.lost()
             if isinstance(exc, TimeoutError):  # who came meanwhile has waited too, and must not wait a second time

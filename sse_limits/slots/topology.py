@@ -7,6 +7,7 @@ exchanges have deadlines, and a blocking connection waits once. No message repea
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +24,8 @@ Address = tuple[str, int]
 SERVER_PORT = 6379
 SENTINEL_PORT = 26379
 SENTINEL_SECONDS = 0.1  # a sentinel that does not answer must leave a decision time to ask the next one
+BLOCKING_SENTINEL_SECONDS = 0.5
+NO_MASTER = "no sentinel names a master"
 OPTIONS = {"db", "username", "password", "client_name", "socket_keepalive"}
 SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 TLS_OPTIONS = {name for name in inspect.signature(blocking.SSLConnection).parameters if name.startswith("ssl_")}
@@ -59,15 +62,23 @@ class Topology:
     master: str
     sentinel_options: dict[str, Any]
 
-    def pool(self, address: Address | None = None) -> asynchronous.ConnectionPool:
-        """Asynchronous connections to the server, to the master of the moment, or to one address of a Cluster."""
+    def pool(
+        self, address: Address | None = None, choose: Callable[[], Awaitable[Address]] | None = None
+    ) -> asynchronous.ConnectionPool:
+        """Asynchronous connections to the server, to the master of the moment, or to one address of a Cluster.
+
+        With `choose` each connection asks where to go whenever it connects.
+        """
         options = {**self.options, "socket_timeout": None, "socket_connect_timeout": None, "retry": None}
         if self.kind is Kind.SENTINEL:
-            asked = asynchronous_sentinel.Sentinel(self.addresses, sentinel_kwargs=self._sentinel(SENTINEL_SECONDS))  # type: ignore[no-untyped-call] # redis-py has no types here
+            asked = _Sentinels(self.addresses, sentinel_kwargs=self._sentinel(SENTINEL_SECONDS))  # type: ignore[no-untyped-call] # redis-py has no types here
             return asynchronous_sentinel.SentinelConnectionPool(self.master, asked, ssl=self.is_tls, **options)  # type: ignore[no-untyped-call] # nor here
         if "path" in options:
             return asynchronous.ConnectionPool(asynchronous.UnixDomainSocketConnection, **options)
         host, port = address or self.addresses[0]
+        if choose is not None:
+            chosen = _ChoosingTls if self.is_tls else _Choosing
+            return asynchronous.ConnectionPool(chosen, choose=choose, host=host, port=port, **options)
         kind = asynchronous.SSLConnection if self.is_tls else asynchronous.Connection
         return asynchronous.ConnectionPool(kind, host=host, port=port, **options)
 
@@ -78,7 +89,8 @@ class Topology:
         timeouts = {"socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
         options = {**self.options, **more, **timeouts, "retry": None}
         if self.kind is Kind.SENTINEL:
-            asked = blocking_sentinel.Sentinel(self.addresses, sentinel_kwargs=self._sentinel(timeout_seconds))  # type: ignore[no-untyped-call] # redis-py has no types here
+            options_of_sentinels = self._sentinel(BLOCKING_SENTINEL_SECONDS)
+            asked = _BlockingSentinels(self.addresses, sentinel_kwargs=options_of_sentinels)  # type: ignore[no-untyped-call] # redis-py has no types here
             return blocking_sentinel.SentinelConnectionPool(self.master, asked, ssl=self.is_tls, **options)  # type: ignore[no-untyped-call] # nor here
         if "path" in options:
             return blocking.ConnectionPool(blocking.UnixDomainSocketConnection, **options)
@@ -90,6 +102,46 @@ class Topology:
         tls = {name: value for name, value in self.options.items() if name.startswith("ssl_")}
         found = {**tls, **self.sentinel_options, "ssl": self.is_tls, "retry": None}
         return {**found, "socket_timeout": timeout_seconds, "socket_connect_timeout": timeout_seconds}
+
+
+class _Sentinels(asynchronous_sentinel.Sentinel):
+    """Sentinels whose fault is told in few words; redis-py writes all that it knows of each."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        """Where the master is."""
+        try:
+            return await super().discover_master(service_name)
+        except asynchronous_sentinel.MasterNotFoundError:
+            raise asynchronous_sentinel.MasterNotFoundError(NO_MASTER) from None
+
+
+class _BlockingSentinels(blocking_sentinel.Sentinel):
+    """The same for blocking connections."""
+
+    def discover_master(self, service_name: str) -> Any:
+        """Where the master is."""
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call] # redis-py has no types here
+        except blocking_sentinel.MasterNotFoundError:
+            raise blocking_sentinel.MasterNotFoundError(NO_MASTER) from None
+
+
+class _Choosing(asynchronous.Connection):
+    """A connection that asks where to go each time that it connects."""
+
+    def __init__(self, *, choose: Callable[[], Awaitable[Address]], **options: Any) -> None:
+        self._choose = choose
+        super().__init__(**options)
+
+    async def connect(self) -> None:
+        """Connect to the server of the moment."""
+        if not self.is_connected:
+            self.host, self.port = await self._choose()
+        await super().connect()  # type: ignore[no-untyped-call] # redis-py has no types here
+
+
+class _ChoosingTls(_Choosing, asynchronous.SSLConnection):
+    """The same with TLS."""
 
 
 def parse(url: str) -> Topology:

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from sse_limits.conf import Conf
 from sse_limits.limiter import store_url
 from sse_limits.publishing import NO_ID, MemoryTopics, Published, memory_topics, patience_seconds
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.pipeline import LINK_FAULTS
 from sse_limits.slots.servers import connect
 
 LOG_READ_AT_ONCE = 1000
@@ -75,7 +75,7 @@ class RedisFeed:
                     await self._listener.subscribe(channel)
                 await joined
             latest = await self._pipeline.call(("XREVRANGE", keys.log(topic), "+", "-", "COUNT", 1))
-        except (TimeoutError, OSError, RedisError, StoreUnavailable) as exc:
+        except (*LINK_FAULTS, StoreUnavailable) as exc:
             self._unheard.add(topic)
             raise StoreUnavailable(str(exc)) from exc
         finally:
@@ -86,7 +86,7 @@ class RedisFeed:
         """Listen no longer; if that cannot be said, the next connection does without."""
         self._topics.discard(topic)
         self._unheard.discard(topic)
-        with contextlib.suppress(TimeoutError, OSError, RedisError):
+        with contextlib.suppress(*LINK_FAULTS):
             async with asyncio.timeout(self._timeout_seconds), self._talking:
                 await self._listener.unsubscribe(keys.channel(topic))
 
@@ -103,7 +103,7 @@ class RedisFeed:
                             yield None
                     elif message["type"] == "message":
                         yield read(message["channel"], message["data"])
-            except (TimeoutError, OSError, RedisError) as exc:
+            except LINK_FAULTS as exc:
                 log.debug("topics: listening again in %s s: %s", RETRY_SECONDS, exc)
             await self._listener.aclose()  # type: ignore[no-untyped-call] # redis-py leaves it so
             self._listener = self._client.pubsub()

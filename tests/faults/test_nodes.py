@@ -44,7 +44,6 @@ async def killed(load: Load, nodes: Nodes, site: Site, victim: ServerProcess, op
     doomed = await open_on(load, victim, users)
     kept = sum(each.is_open for each in load.opened) - len(doomed)
     assert site.store.in_use()[keys.fleet()] == kept + len(doomed)
-    await until(lambda: site.store.node_id(victim.pid))
     site.store.hide(victim.pid)  # else its death is proved, and its slots are taken back with the next heartbeat
     died_at = now()
     victim.kill()

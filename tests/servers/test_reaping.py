@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -13,7 +13,9 @@ from sse_limits.core.slots import Scope
 from sse_limits.live.redis import RedisBoard
 from sse_limits.live.sink import RedisSink
 from sse_limits.slots import keys
+from sse_limits.slots.embedded import find_server
 from sse_limits.slots.redis import RedisStore
+from tests.conftest import missing
 from tests.live.fleet import Station
 
 from .client import Clients, until
@@ -23,6 +25,17 @@ from .slots import Store, held, token
 
 LONG = {"SSE_LIMITS_LEASE_SECONDS": "60", "SSE_LIMITS_HEARTBEAT_SECONDS": "20"}
 BOOTED = 1.0
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Store]:
+    """A store of this module's own: the nodes of other tests would reap here too."""
+    binary = find_server()
+    if binary is None:
+        missing("valkey-server or redis-server")
+    store = Store("valkey", binary)
+    yield store
+    store.end()
 
 
 def written(slots: Store, server: ServerProcess) -> int:
@@ -65,7 +78,11 @@ async def test_survivors_sweep_the_slots_and_the_rows_of_one_that_was_killed(
     start: Start, slots: Store, clients: Clients
 ) -> None:
     """nginx/nginx#131: the shared count of active connections never lost those of a killed worker."""
-    nodes = [start("uvicorn", ready=False, SSE_LIMITS_LEASE_SECONDS="60") for _ in range(3)]
+    beats = ("1", "1", "20")  # only one of the survivors looks, so that it can be said who has reaped
+    nodes = [
+        start("uvicorn", ready=False, SSE_LIMITS_LEASE_SECONDS="60", SSE_LIMITS_HEARTBEAT_SECONDS=each)
+        for each in beats
+    ]
     for number, node in enumerate(nodes):
         node.wait_until_ready()
         await hold(node, clients, 5, f"u{number}", "acme")
@@ -86,7 +103,8 @@ async def test_survivors_sweep_the_slots_and_the_rows_of_one_that_was_killed(
         assert sorted(holder.subject for holder in found.tops[Scope.USER]) == ["acme/u1", "acme/u2"]
     finally:
         board.close()
-    assert sum(node.log().count(f"reaped 5 slots of node {dead}") for node in nodes[1:]) == 1
+    assert f"reaped 5 slots of node {dead}" in nodes[1].log()
+    assert "reaped" not in nodes[2].log()
 
 
 async def test_without_proof_of_death_the_lease_does_it(start: Start, slots: Store, clients: Clients) -> None:

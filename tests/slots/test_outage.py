@@ -14,7 +14,7 @@ from sse_limits.slots.outage import DAMPERS_AT_MOST, LocalTable
 
 from .backends import ask, held
 
-AGE = keys.age("t1", "u1")
+LEASE_MS = 3000
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Stream:
 
 
 def table(*streams: Stream, nodes: int = 1) -> LocalTable:
-    found = LocalTable()
-    found.nodes = nodes
+    found = LocalTable(LEASE_MS)
+    found.count_nodes(nodes, 0)
     for stream in streams:
         found.hold(stream.held)
     return found
@@ -99,7 +99,7 @@ def test_after_three_evictions_a_user_is_rejected_for_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    found = LocalTable()
+    found = LocalTable(LEASE_MS)
     for number in range(2 * DAMPERS_AT_MOST):
         found.evicted(ask("new", user=f"u{number}", evict=True), 0)
     assert len(found._dampers) == DAMPERS_AT_MOST
@@ -107,3 +107,13 @@ def test_what_is_remembered_is_bounded() -> None:
         found.hold(stream.held)
         found.drop(stream.held)
     assert found.own == {}
+
+
+def test_nodes_that_could_not_write_are_counted_for_two_leases() -> None:
+    found = LocalTable(LEASE_MS)
+    assert found.nodes == 1
+    counted = []
+    for now, living in ((0, 3), (1000, 4), (2000, 1), (6000, 1), (7000, 2), (8000, 1), (13_500, 1)):
+        found.count_nodes(living, now)
+        counted.append(found.nodes)
+    assert counted == [3, 4, 4, 4, 2, 2, 1]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError as BlockingMasterNotFoundError
 
 from sse_limits.slots.topology import Kind, parse
 
@@ -110,3 +111,13 @@ async def test_sentinels_are_asked_without_trying_again() -> None:
     for sentinel in pool.sentinel_manager.sentinels:
         made = sentinel.connection_pool.make_connection()
         assert (made.socket_timeout, made.retry.get_retries()) == (0.1, 0)
+
+
+async def test_that_no_sentinel_names_a_master_is_told_in_few_words() -> None:
+    """redis-py writes the options of every sentinel's connection."""
+    topology = parse("redis+sentinel://u:hunter2@127.0.0.1:1,127.0.0.1:2/main?sentinel_password=hunter2")
+    pool = topology.pool()
+    with pytest.raises(MasterNotFoundError, match=r"^no sentinel names a master$"):
+        await pool.make_connection().connect()
+    with pytest.raises(BlockingMasterNotFoundError, match=r"^no sentinel names a master$"):
+        topology.blocking_pool(0.5).make_connection().connect()

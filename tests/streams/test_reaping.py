@@ -1,4 +1,4 @@
-"""Reaping on a real server: what is found, what is left alone, and what an unreachable store costs."""
+"""Reaping on real servers: what is found, what is left alone, and what an unreachable store costs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,23 @@ from sse_limits.live import process
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
 from sse_limits.streams.reaping import Reaping
+from tests.conftest import REDIS_KINDS
+from tests.faults.proxy import Proxy
 from tests.live.fleet import RedisFleet, Station
-from tests.slots.proxy import Proxy
 from tests.slots.servers import Server
 
 pytestmark = pytest.mark.redis
 
 CROWD = 2000
 LIMITS = {"class": 10_000, "address": 10_000}
+
+
+@pytest.fixture(params=[*REDIS_KINDS, "cluster"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """An empty server of each kind, and a Cluster."""
+    found: Server = request.getfixturevalue(request.param)
+    found.client.flushall()
+    return found
 
 
 @pytest.fixture
@@ -119,12 +128,13 @@ async def test_two_survivors_may_reap_at_the_same_time(server: Server, fleet: Re
     assert held_in(server) == before
 
 
+@pytest.mark.parametrize("server", REDIS_KINDS, indirect=True)
 @pytest.mark.usefixtures("in_force")
 async def test_wherever_the_link_breaks_the_next_heartbeat_finishes(
     server: Server, fleet: RedisFleet, dead: Station
 ) -> None:
     broken = 0
-    async with Proxy(server.socket) as proxy:
+    with Proxy(server.socket) as proxy:
         for place in range(0, 1500, 75):
             for number in range(10):
                 await dead.open(f"u{number}")
@@ -154,6 +164,7 @@ async def test_a_node_without_a_row_waits_for_its_lease(server: Server, dead: St
     assert held_in(server) == before
 
 
+@pytest.mark.parametrize("server", REDIS_KINDS, indirect=True)
 @pytest.mark.usefixtures("in_force")
 async def test_whoever_is_out_of_sight_is_not_asked_about_again(
     server: Server, fleet: RedisFleet, dead: Station
