@@ -246,8 +246,8 @@ ONE_WAY: dict[str, Kind] = {
 
 @contextmanager
 def connected(store: Store) -> Iterator[redis.Redis]:
-    """A client of its own, for a thread."""
-    with redis.Redis(unix_socket_path=str(store.socket)) as client:
+    """A client of its own, for a thread; it waits for as long as it takes, and says nothing twice."""
+    with redis.Redis(unix_socket_path=str(store.socket), socket_timeout=None, retry=None) as client:
         yield client
 
 
