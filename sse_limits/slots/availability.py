@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from sse_limits.core.circuit import Circuit
 
@@ -41,7 +42,19 @@ class Availability:
             self.failed(exc)
         else:
             self._was_reached = True
+            await self._warn_of_eviction()
             self._local.count_nodes(others + 1, epoch_ms())  # this one has not told of itself yet
+
+    async def _warn_of_eviction(self) -> None:
+        with suppress(StoreUnavailable):  # not every provider lets us ask
+            policy = await self._store.eviction_policy()
+            if policy is not None:
+                log.warning(
+                    "the slot store drops keys when its memory is full (maxmemory-policy %s): slots would be lost "
+                    "until the next heartbeat, and limits exceeded. Set it to noeviction, or give slots a server of "
+                    "their own (sse_limits.W010)",
+                    policy,
+                )
 
     async def count_nodes(self) -> None:
         """Note how many nodes live: the shares of a node that is alone follow from it. Raises `StoreUnavailable`."""

@@ -92,6 +92,9 @@ class SlotStore(Protocol):
     async def probe(self) -> None:
         """Try whether the store answers and takes writes."""
 
+    async def eviction_policy(self) -> str | None:
+        """By which policy the server drops keys that have not expired when its memory is full; None: it never does."""
+
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order, ahead of later calls; the result says whether somebody listened and confirmed in time."""
 

@@ -66,6 +66,10 @@ class MemoryStore:
     async def probe(self) -> None:
         """Nothing: this process answers."""
 
+    async def eviction_policy(self) -> str | None:
+        """Nothing is dropped."""
+        return None
+
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Hand the order to this process, and wait for its confirmation."""
         ack: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """What a node itself holds: always kept, so that it can decide alone the moment the store is away.
 
-Alone, a node enforces its share of each limit: the limit divided by the nodes that lived at the last heartbeats, rounded
-up, and never less than what it holds already. So all nodes together exceed a limit by less than their number. The most
+Alone, a node enforces its share of each limit: the limit divided by the nodes that lived at the last heartbeats,
+rounded up, and never less than what it holds. So all nodes together exceed a limit by less than their number. The most
 that were counted within two leases are taken: nodes that cannot write are not dead, and a store that comes and goes may
 have missed them for a while.
 """

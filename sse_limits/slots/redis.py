@@ -43,6 +43,7 @@ from .servers import connect
 from .unsure import Unsure
 
 PROBE_BYTES = 8
+KEEPS_ALL = "noeviction"
 
 T = TypeVar("T")
 
@@ -121,6 +122,13 @@ class RedisStore:
         """Write a key that nobody reads: a demoted server and one out of memory answer to everything else."""
         found = self._decisions.one_each(lambda number: probe(f"{self._name}:{number}"))
         await gather(self._decisions.call(("SET", key, "", "PX", self._lease_ms)) for key in found)
+
+    async def eviction_policy(self) -> str | None:
+        """By which policy the server drops keys that have not expired when its memory is full; None: it never does."""
+        said = (await self._decisions.call(("INFO", "memory"))).decode()
+        facts = dict(line.split(":", 1) for line in said.split("\r\n") if ":" in line)
+        policy = facts.get("maxmemory_policy", KEEPS_ALL)
+        return None if policy == KEEPS_ALL or facts.get("maxmemory") == "0" else policy
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order; the result says whether somebody listened and confirmed in time."""

@@ -74,6 +74,17 @@ class Server:
             self.client.config_set("maxmemory", 0)
 
     @contextmanager
+    def evicting(self, policy: str) -> Iterator[None]:
+        """Let the server drop keys once it has a great deal more than now."""
+        self.client.config_set("maxmemory", 10**9)
+        self.client.config_set("maxmemory-policy", policy)
+        try:
+            yield
+        finally:
+            self.client.config_set("maxmemory", 0)
+            self.client.config_set("maxmemory-policy", "noeviction")
+
+    @contextmanager
     def demoted(self) -> Iterator[None]:
         """Make the server the replica of a master that isn't there, without closing any connection."""
         self.client.replicaof("127.0.0.1", "1")

@@ -474,6 +474,13 @@ async def test_out_of_memory_a_damped_users_streams_are_renewed(redis_backend: R
         assert (await renew(store, [held(ask("s1"))])).lost == frozenset()
 
 
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "noeviction"])
+async def test_a_server_that_drops_keys_is_known_by_its_policy(store: RedisStore, server: Server, policy: str) -> None:
+    assert await store.eviction_policy() is None
+    with server.evicting(policy):
+        assert await store.eviction_policy() == (None if policy == "noeviction" else policy)
+
+
 async def test_a_demoted_server_is_unavailable_until_it_is_master_again(store: RedisStore, server: Server) -> None:
     """B34. The connection is dropped as well, so that the next exchange can reach the new master."""
     claim = ask("s1", ALL_AT)
