@@ -174,6 +174,11 @@ class ClusterPipeline:
         """The positions of the keys that one script may touch together: those of one hash slot."""
         return list(by_hash_slot(keys).values())
 
+    def each(self, command: Command) -> list[asyncio.Future[Any]]:
+        """Send a command to each master; to one as long as they are not known."""
+        masters = sorted(self._cluster.masters())
+        return [self._pipeline(address).call(command) for address in masters] or [self.call(command)]
+
     def one_each(self, make: Callable[[int], str]) -> list[str]:
         """Keys of which each master has one, out of those that `make` gives for numbers."""
         found: dict[Address, str] = {}

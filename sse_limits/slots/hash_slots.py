@@ -9,7 +9,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from .topology import Address
 
-KEYLESS = {"TIME", "ASKING", "CLUSTER", "SCRIPT"}
+KEYLESS = {"TIME", "ASKING", "CLUSTER", "SCRIPT", "INFO"}
 
 Owners = list[Address | None]  # by hash slot
 

@@ -98,6 +98,10 @@ class Pipeline:
         """The positions of the keys that one script may touch together: on one server all."""
         return [list(range(len(keys)))] if keys else []
 
+    def each(self, command: Command) -> list[asyncio.Future[Any]]:
+        """Send a command to each server."""
+        return [self.call(command)]
+
     def one_each(self, make: Callable[[int], str]) -> list[str]:
         """Keys of which each server has one, out of those that `make` gives for numbers."""
         return [make(0)]

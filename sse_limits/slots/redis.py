@@ -125,10 +125,8 @@ class RedisStore:
 
     async def eviction_policy(self) -> str | None:
         """By which policy the server drops keys that have not expired when its memory is full; None: it never does."""
-        said = (await self._decisions.call(("INFO", "memory"))).decode()
-        facts = dict(line.split(":", 1) for line in said.split("\r\n") if ":" in line)
-        policy = facts.get("maxmemory_policy", KEEPS_ALL)
-        return None if policy == KEEPS_ALL or facts.get("maxmemory") == "0" else policy
+        said = await gather(self._decisions.each(("INFO", "memory")))
+        return next(filter(None, map(eviction_policy, said)), None)
 
     def order(self, order: Order, ack_seconds: float) -> asyncio.Future[bool]:
         """Send an order; the result says whether somebody listened and confirmed in time."""
@@ -196,6 +194,13 @@ async def gather(replies: Iterator[asyncio.Future[Any]] | Any) -> list[Any]:
         if isinstance(answer, BaseException):
             raise answer
     return answers
+
+
+def eviction_policy(said: bytes) -> str | None:
+    """Read INFO memory: the policy, where the server may drop keys at all."""
+    facts = dict(line.split(":", 1) for line in said.decode().split("\r\n") if ":" in line)
+    policy = facts.get("maxmemory_policy", KEEPS_ALL)
+    return None if policy == KEEPS_ALL or facts.get("maxmemory") == "0" else policy
 
 
 async def answered(answer: T) -> T:

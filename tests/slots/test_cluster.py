@@ -276,6 +276,19 @@ async def test_a_probe_writes_on_each_master(store: ClusterStore, cluster: Clust
         await store.probe()
 
 
+async def test_each_master_is_asked_whether_it_drops_keys(store: ClusterStore, cluster: ClusterServer) -> None:
+    await store.usage([])
+    assert await store.eviction_policy() is None
+    client = cluster.masters[2].client
+    client.config_set("maxmemory", "100mb")
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert await store.eviction_policy() == "allkeys-lru"
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 0)
+
+
 def test_a_claim_falls_into_its_groups_in_order() -> None:
     claim = ask("s1", ALL_AT)
     found = groups(claim)
