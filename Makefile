@@ -28,7 +28,7 @@ demo: setup ## the demo site with live traffic on http://127.0.0.1:8000/ (PORT=â
 test: setup debian-packages lint migrations-check ## everything that CI runs (PYTEST_ARGS=â€¦ goes to pytest)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: setup debian-packages ## the long runs of the tests: faults, kills, 20,000 users (half an hour)
+soak: setup debian-packages ## the long runs of the tests: faults, kills, 20,000 users (a quarter of an hour)
 	$(BIN)/python -m pytest -m soak -rA $(PYTEST_ARGS)
 
 lint: setup ## ruff, mypy, import-linter, codespell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ __all__ = ["people"]
 HERE = Path(__file__).parent
 HEARTBEAT_SECONDS = 1.0
 CALM_SECONDS = 5.0
-WITNESS = "witness"  # a key that is there as long as the store remembers
+WITNESS = "witness"  # a key that is there as long as the store remembers; how often the nodes have found it again
 SETTINGS = {
     "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
     "SSE_LIMITS_LEASE_SECONDS": "3",
@@ -85,15 +85,17 @@ def empty(store: Store) -> None:
             store.client.delete(key)
 
 
-def until_acquainted(store: Store, nodes: int) -> None:
-    """Wait, if the store has lost its memory, until each node knows again how many there are: its share follows."""
-    if not store.client.exists(WITNESS):
+def until_acquainted(store: Store, both: Sequence[ServerProcess]) -> None:
+    """Wait until each node knows again how many there are, since its share follows; both tell of themselves anew where
+    the store has lost its memory, or was away for a lease."""
+    came = sum(len(CAME.findall(server.log())) for server in both)
+    if store.client.get(WITNESS) != str(came):
         deadline = time.monotonic() + CALM_SECONDS
-        while store.client.zcard(keys.nodes()) < nodes:
+        while store.client.zcard(keys.nodes()) < len(both):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         time.sleep(HEARTBEAT_SECONDS + 0.2)  # each counts them with its heartbeat
-    store.client.set(WITNESS, "remembers", ex=3600)
+    store.client.set(WITNESS, came, ex=3600)
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +129,7 @@ def nodes(both: tuple[ServerProcess, ServerProcess], site: Site) -> Iterator[Nod
     for server in both:
         until_calm(server)
     empty(site.first)
-    until_acquainted(site.first, len(both))
+    until_acquainted(site.first, both)
     yield Nodes(both, tuple(len(server.log()) for server in both))
     assert site.store.immortal_keys() == []
     is_moved = site.store is not site.first

@@ -1,4 +1,4 @@
-"""Users who come once and leave: whether anything of them stays in the store or in the process."""
+"""Users and addresses that come once and leave: whether anything of them stays in the store or in the process."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ class Footprint:
 async def come_and_go(site: Site, start: Start, warm_up: int, number: int) -> tuple[Footprint, Footprint]:
     """Have so many users open one stream and leave, after some others; returns what the node took before and after."""
     site.first.client.flushall()
-    node = start()
+    node = start(SSE_LIMITS_TRUSTED_PROXIES="127.0.0.1")
     load = Load([node])
 
     async def visit(user: int) -> None:
-        found = await load.connect(f"once{user}")
+        address = f"10.{user >> 16}.{user >> 8 & 255}.{user & 255}"
+        found = await load.connect(f"once{user}", tenant="addressed", headers=[("X-Forwarded-For", address)])
         assert found is not None, load.faults
         await found.close()
 

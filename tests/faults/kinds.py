@@ -1,4 +1,4 @@
-"""The twelve kinds of fault of a slot store, each as a context: felt inside, over behind it."""
+"""The kinds of fault of a slot store, each as a context: felt inside, over behind it."""
 
 from __future__ import annotations
 
@@ -208,6 +208,22 @@ def closed_port(site: Site) -> Iterator[None]:
     site.proxy.accept()
 
 
+@contextmanager
+def mute(site: Site) -> Iterator[None]:
+    """The server does what it is told, and its answers come when it is over."""
+    site.proxy.black_hole("reply")
+    yield
+    site.proxy.pass_all()
+
+
+@contextmanager
+def deaf(site: Site) -> Iterator[None]:
+    """What the server is told reaches it when it is over."""
+    site.proxy.black_hole("request")
+    yield
+    site.proxy.pass_all()
+
+
 KINDS: dict[str, Kind] = {
     "stall": Kind(stall),
     "kill": Kind(kill, forgets=True),
@@ -222,12 +238,16 @@ KINDS: dict[str, Kind] = {
     "failover": Kind(failover, forgets=True),
     "closed port": Kind(closed_port),
 }
+ONE_WAY: dict[str, Kind] = {
+    "mute": Kind(mute),
+    "deaf": Kind(deaf),
+}
 
 
 @contextmanager
 def connected(store: Store) -> Iterator[redis.Redis]:
-    """A client of its own, for a thread."""
-    with redis.Redis(unix_socket_path=str(store.socket)) as client:
+    """A client of its own, for a thread; it waits for as long as it takes, and says nothing twice."""
+    with redis.Redis(unix_socket_path=str(store.socket), socket_timeout=None, retry=None) as client:
         yield client
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from sse_limits.slots import keys
-from tests.servers.client import Stream, bearer, request_bytes
+from tests.servers.client import Headers, Stream, bearer, request_bytes
 from tests.servers.harness import ServerProcess
 from tests.servers.slots import Store, token
 
@@ -98,13 +98,15 @@ class Load:
 
     # -- single attempts -------------------------------------------------------------------------------------------
 
-    async def connect(self, user: str, node: ServerProcess | None = None, tenant: str = TENANT) -> Opened | None:
+    async def connect(
+        self, user: str, node: ServerProcess | None = None, tenant: str = TENANT, headers: Headers = ()
+    ) -> Opened | None:
         """Try to open a stream on a connection of its own; None if it was not admitted."""
         node = node or next(self._turns)
         attempt = self._attempt(user, tenant)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                stream = await Stream.open(node, self._request(user, tenant))
+                stream = await Stream.open(node, self._request(user, tenant, headers))
                 await self._answered(attempt, stream)
         except (OSError, EOFError, TimeoutError) as exc:
             attempt.free_by = now() + LEASE_SECONDS
@@ -175,8 +177,8 @@ class Load:
         else:
             self.faults.append(f"{attempt.name}: {stream.status} {problem}")
 
-    def _request(self, user: str, tenant: str) -> bytes:
-        return request_bytes("GET", PATH, bearer(self._token(user, tenant)))
+    def _request(self, user: str, tenant: str, headers: Headers = ()) -> bytes:
+        return request_bytes("GET", PATH, [*bearer(self._token(user, tenant)), *headers])
 
     # -- the load --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ SSE_LIMITS["POLICY"] = {
     "tenants": {
         **_policy["tenants"],
         TENANT: {"name": "Faulty", "tier": "free", "user_limit": USER_LIMIT, "tenant_limit": TENANT_LIMIT},
+        "addressed": {"name": "Addressed", "tier": "free", "tenant_limit": TENANT_LIMIT, "address_limit": USER_LIMIT},
         "evicting": {"name": "Evicting", "tier": "pro", "user_limit": USER_LIMIT},
     },
 }

@@ -156,6 +156,23 @@ async def heard(publisher: RedisPublisher, streams: list[Opened]) -> bool:
     return all(b"data: after" in each.said for each in streams)
 
 
+async def test_a_crowd_of_one_user_gets_the_shares_of_the_nodes_while_the_store_is_away(
+    nodes: Nodes, site: Site, load: Load
+) -> None:
+    """B33: half the limit each, rounded up."""
+    await warmed(load)
+    began = now()
+    with site.store.stalled():
+        found = await asyncio.gather(*(load.connect("crowd") for _ in range(CROWD)))
+        assert sum(each is not None for each in found) == len(nodes.servers) * -(-USER_LIMIT // len(nodes.servers))
+        assert set(load.statuses) == {200, 429}
+    await load.until_right(site.store, HEARTBEAT_SECONDS + 1)
+    load.history.windows.append(Window("stall", began, now(), 1))
+    assert load.history.report() == ""
+    for said in nodes.said():
+        assert_calm(said)
+
+
 async def test_without_memory_slots_are_given_back_and_nobody_is_told_500(nodes: Nodes, site: Site, load: Load) -> None:
     """B36."""
     await warmed(load)
