@@ -14,7 +14,13 @@ from sse_limits.core.rejections import CAUSES
 from sse_limits.live.exposition import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES_OF_CHECKS = ("checks.py", "conf.py", "policy/from_settings.py", "streams/server_options.py")
+SOURCES_OF_CHECKS = (
+    "checks.py",
+    "conf.py",
+    "policy/from_settings.py",
+    "slots/availability.py",
+    "streams/server_options.py",
+)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -54,7 +60,7 @@ def test_the_table_of_reasons_is_the_code() -> None:
 
 def test_every_check_is_documented() -> None:
     sources = "".join((ROOT / "sse_limits" / name).read_text() for name in SOURCES_OF_CHECKS)
-    used = set(re.findall(r'"(?:sse_limits\.)?([EW]\d{3})"', sources))
+    used = set(re.findall(r'["(](?:sse_limits\.)?([EW]\d{3})[")]', sources))
     assert {row[0].removeprefix("sse_limits.") for row in rows("docs/checks.md", "id")} == used
 
 
