@@ -142,7 +142,7 @@ def nodes(both: tuple[ServerProcess, ServerProcess], site: Site) -> Iterator[Nod
 
 @pytest.fixture
 def start(site: Site, people: People) -> Iterator[Start]:
-    """Start a node of the test's own; `behind` chooses the proxy, settings come by name."""
+    """Start a node of the test's own, patient with the store on a busy machine; settings come by name."""
     with contextlib.ExitStack() as stack:
 
         def start(*, ready: bool = True, **env: str) -> ServerProcess:
@@ -150,6 +150,7 @@ def start(site: Site, people: People) -> Iterator[Start]:
                 **SETTINGS,
                 "SSE_LIMITS_REDIS_URL": site.proxy.url,
                 "DATABASE_PATH": people.database,
+                "SSE_LIMITS_STORE_TIMEOUT_SECONDS": "2",
                 **env,
             }
             server = started(stack, ServerProcess("uvicorn", environ))
