@@ -171,6 +171,15 @@ async def load(nodes: Nodes, site: Site) -> AsyncIterator[Load]:
 
 
 @pytest.fixture
+async def patient(nodes: Nodes, site: Site, start: Start) -> AsyncIterator[Load]:
+    """Clients of one node that waits for the store as long as a busy machine needs: where nothing is to be away."""
+    found = Load([start()])
+    yield found
+    await found.aclose()
+    await until(lambda: site.store.in_use() == {}, 2 * HEARTBEAT_SECONDS)
+
+
+@pytest.fixture
 def operator(people: People) -> str:
     """The session of somebody who may see the live room."""
     return people.sessions["ops"]

@@ -146,9 +146,9 @@ class Load:
         else:
             self._kept[node] = kept
 
-    async def problem(self, user: str, node: ServerProcess) -> dict[str, object]:
+    async def problem(self, user: str) -> dict[str, object]:
         """What a user who is at a limit is told."""
-        stream = await Stream.open(node, self._request(user, TENANT))
+        stream = await Stream.open(next(self._turns), self._request(user, TENANT))
         await stream.head()
         found: dict[str, object] = json.loads(await stream.rest())
         await stream.closed()
