@@ -53,13 +53,14 @@ log = logging.getLogger("sse_limits.limiter")
 
 ACK_SECONDS = 0.25
 MARKER_CHARS = 8
+TOLD = 1
 
 
 class Lease:
     """The slots of one open stream, since when (epoch ms). `held` changes when the lease is lost and won again.
 
-    `deadline` (store ms) is what the store has acknowledged for this lease itself, 0: nothing yet, since the store was
-    away; renewals acknowledge the lease's whole `batch`.
+    `deadline` (store ms) is what the store has acknowledged for this lease itself; renewals acknowledge its whole
+    `batch`. 0: the store was away, and has never heard of it; `TOLD`: it may have.
     """
 
     __slots__ = ("batch", "deadline", "held", "identity", "since", "stream_class")
@@ -254,7 +255,8 @@ class Limiter:
         """Give a lease back; at once, never waits, and doing it again changes nothing."""
         if self.leases.pop(lease.held.stream, None) is not None:
             self._disown(lease)
-            self.store.release(lease.held)
+            if lease.deadline:  # else the store has never heard of it
+                self.store.release(lease.held)
 
     async def readmit(self, lease: Lease) -> Reject | None:
         """Send a stream whose lease was lost through the gate again, under a new id; away, it is held on trust."""

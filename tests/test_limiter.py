@@ -619,6 +619,16 @@ class TestStoreAway:
         assert lease.held.stream not in {claim.stream for claim in watched(limiter).claims}
         assert lease.deadline == 0
 
+    async def test_what_the_store_has_never_heard_of_it_is_not_asked_to_release(self, limiter: Limiter) -> None:
+        """Else an hour of comings and goings would push what it may really hold off the list of the unsure."""
+        before = await admitted(limiter, ALICE)
+        self.go_away(limiter)
+        for _ in range(3):
+            limiter.release(await admitted(limiter, ALICE))
+        assert watched(limiter).calls["release"] == 0
+        limiter.release(before)
+        assert watched(limiter).calls["release"] == 1
+
     async def test_two_clients_that_evict_each_other_are_stopped_here_too(self, limiter: Limiter) -> None:
         Owner(limiter)
         self.go_away(limiter)

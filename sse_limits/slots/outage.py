@@ -1,14 +1,14 @@
 """What a node itself holds: always kept, so that it can decide alone the moment the store is away.
 
 Alone, a node enforces its share of each limit: the limit divided by the nodes that lived at the last heartbeats,
-rounded up, and never less than what it holds. So all nodes together exceed a limit by less than their number. The most
-that were counted within two leases are taken: nodes that cannot write are not dead, and a store that comes and goes may
-have missed them for a while.
+rounded up, and never less than what it holds. So all nodes together exceed a limit by less than their number. A smaller
+number of nodes is believed when it has been counted for a whole lease: nodes that cannot write are not dead, and behind
+an outage or a flush a store knows only those that have written again.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -29,23 +29,25 @@ class LocalTable:
 
     def __init__(self, lease_ms: int) -> None:
         self.own: Counter[str] = Counter()
-        self._remembered_ms = 2 * lease_ms
-        self._counted: deque[tuple[int, int]] = deque()  # when, and how many nodes lived; the most come first
-        self._dampers: dict[str, Damper] = {}
-
-    @property
-    def nodes(self) -> int:
+        self.nodes = 1
         """How many nodes share a limit, this one included."""
-        return self._counted[0][1] if self._counted else 1
+        self._lease_ms = lease_ms
+        self._counted_at = 0
+        self._fewer: tuple[int, int] | None = None  # since when fewer are counted, and the most of them
+        self._dampers: dict[str, Damper] = {}
 
     def count_nodes(self, living: int, now: int) -> None:
         """Note how many nodes lived at `now` (epoch ms)."""
-        counted = self._counted
-        while counted and (counted[0][0] <= now - self._remembered_ms):
-            counted.popleft()
-        while counted and counted[-1][1] <= living:
-            counted.pop()
-        counted.append((now, living))
+        if now - self._counted_at > self._lease_ms / 2:  # nobody knows what was in between
+            self._fewer = None
+        self._counted_at = now
+        if living >= self.nodes:
+            self.nodes, self._fewer = living, None
+            return
+        since, most = self._fewer or (now, living)
+        self._fewer = since, max(most, living)
+        if now - since >= self._lease_ms:
+            self.nodes, self._fewer = self._fewer[1], None
 
     def hold(self, held: Held) -> None:
         """Count a stream in."""

@@ -61,7 +61,7 @@ class RedisStore:
         self.latency = self._decisions.latency
         self._upkeep = self._servers.pipeline(slow_timeout_seconds)
         self._desk = OrderDesk(self._servers, self._decisions, self._upkeep, self._lease_ms)
-        self._unsure = Unsure(self._send_release, lease_seconds)
+        self._unsure = Unsure(self._send_release)
         self._adopting: set[str] = set()
         self._name = os.urandom(PROBE_BYTES).hex()
         self._acquire = scripts.load("acquire")

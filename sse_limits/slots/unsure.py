@@ -19,16 +19,13 @@ UNSURE_AT_MOST = 10_000
 UNSURE_BATCH = 500
 RETRY_SECONDS = (0.05, 1.0)
 
-Doubt = tuple[float, Held]  # until when it matters (loop time), and what may be held
-
 
 class Unsure:
     """The list of one store. Owned by one event loop."""
 
-    def __init__(self, send_release: Callable[[Held], asyncio.Future[Any]], lease_seconds: float) -> None:
+    def __init__(self, send_release: Callable[[Held], asyncio.Future[Any]]) -> None:
         self._send_release = send_release
-        self._lease_seconds = lease_seconds
-        self._doubts: deque[Doubt] = deque(maxlen=UNSURE_AT_MOST)
+        self._doubts: deque[Held] = deque(maxlen=UNSURE_AT_MOST)
         self._settling: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -42,8 +39,8 @@ class Unsure:
         self._send_release(held).add_done_callback(lambda reply: self._check(reply, held))
 
     def doubt(self, held: Held) -> None:
-        """Note what may be held; after the lease it has ended by itself."""
-        self._doubts.append((asyncio.get_running_loop().time() + self._lease_seconds, held))
+        """Note what may be held: by a stalled server however late, so that no lease settles it."""
+        self._doubts.append(held)
         if self._settling is None and not self._is_closed:
             self._settling = asyncio.get_running_loop().create_task(self._settle(), context=contextvars.Context())
 
@@ -70,18 +67,16 @@ class Unsure:
                 batch = [self._doubts.popleft() for _ in range(min(UNSURE_BATCH, len(self._doubts)))]
                 done, failed = await self._release_all(batch)
                 _, failed_again = await self._release_all(done)
-                now = asyncio.get_running_loop().time()
-                failed = [entry for entry in failed + failed_again if entry[0] > now]
-                if failed:
-                    self._doubts.extend(failed)
+                if failed or failed_again:
+                    self._doubts.extend(failed + failed_again)
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, longest)
         finally:
             self._settling = None
 
-    async def _release_all(self, batch: Sequence[Doubt]) -> tuple[list[Doubt], list[Doubt]]:
+    async def _release_all(self, batch: Sequence[Held]) -> tuple[list[Held], list[Held]]:
         """Release what is listed; return what was answered and what was not."""
-        replies = await asyncio.gather(*(self._send_release(held) for _, held in batch), return_exceptions=True)
+        replies = await asyncio.gather(*map(self._send_release, batch), return_exceptions=True)
         done = [entry for entry, reply in zip(batch, replies, strict=True) if not isinstance(reply, BaseException)]
         failed = [entry for entry, reply in zip(batch, replies, strict=True) if isinstance(reply, BaseException)]
         return done, failed

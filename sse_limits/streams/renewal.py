@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sse_limits.core.rejections import Reason, Reject
 from sse_limits.core.slots import Renewed
-from sse_limits.limiter import Lease
+from sse_limits.limiter import TOLD, Lease
 from sse_limits.slots.base import SlotStore, StoreUnavailable
 from sse_limits.slots.batches import Batch
 
@@ -119,6 +119,8 @@ class Renewal:
         for part in chunked(lost, ADOPTED_AT_ONCE):
             leases = [each.lease for each in part if self._is_held(each)]
             if leases:
+                for lease in leases:
+                    lease.deadline = lease.deadline or TOLD
                 found = await limiter.store.adopt(limiter.node, [(lease.held, lease.since) for lease in leases])
                 for lease in leases:
                     lease.deadline = found.now + self._lease_ms

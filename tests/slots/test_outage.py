@@ -109,11 +109,24 @@ def test_what_is_remembered_is_bounded() -> None:
     assert found.own == {}
 
 
-def test_nodes_that_could_not_write_are_counted_for_two_leases() -> None:
+def counted(*steps: tuple[int, int]) -> list[int]:
     found = LocalTable(LEASE_MS)
     assert found.nodes == 1
-    counted = []
-    for now, living in ((0, 3), (1000, 4), (2000, 1), (6000, 1), (7000, 2), (8000, 1), (13_500, 1)):
+    shared = []
+    for now, living in steps:
         found.count_nodes(living, now)
-        counted.append(found.nodes)
-    assert counted == [3, 4, 4, 4, 2, 2, 1]
+        shared.append(found.nodes)
+    return shared
+
+
+def test_fewer_nodes_are_believed_when_they_were_counted_for_a_lease() -> None:
+    assert counted((0, 3), (1000, 4), (2000, 1), (3000, 2), (4000, 1), (5000, 1), (6000, 1)) == [3, 4, 4, 4, 4, 2, 2]
+
+
+def test_more_nodes_are_believed_at_once() -> None:
+    assert counted((0, 1), (1000, 3), (2000, 2), (3000, 3), (4000, 2), (5000, 2)) == [1, 3, 3, 3, 3, 3]
+
+
+def test_behind_an_outage_a_store_that_knows_only_us_is_not_believed() -> None:
+    """Also when fewer were counted before it: what was in between nobody knows."""
+    assert counted((0, 3), (1000, 1), (60_000, 1), (61_000, 1), (62_000, 3)) == [3, 3, 3, 3, 3]
