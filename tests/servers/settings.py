@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from project.demo_policy import POLICY
+from project.demo_policy import POLICY as DEMO_POLICY
 from project.settings import *  # noqa: F403
-from project.settings import LOGGING, MIDDLEWARE, SSE_LIMITS
+from project.settings import LOGGING, MIDDLEWARE
+from project.settings import SSE_LIMITS as DEMO
 
 ROOT_URLCONF = "tests.servers.urls"
 MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *MIDDLEWARE]
@@ -14,20 +15,22 @@ LOGGING["loggers"] = {name: {**logger, "propagate": False} for name, logger in L
 
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
-_policy = POLICY
-SSE_LIMITS["POLICY"] = {
-    **_policy,
-    "tiers": {**_policy["tiers"], "shut": {"user_limit": 5, "outage": "closed"}},
+POLICY = {
+    **DEMO_POLICY,
+    "tiers": {**DEMO_POLICY["tiers"], "shut": {"user_limit": 5, "outage": "closed"}},
     "tenants": {
-        **_policy["tenants"],
+        **DEMO_POLICY["tenants"],
         "hooli": {"name": "Hooli", "tier": "free", "suspended": True},
         "vault": {"name": "Vault", "tier": "shut"},
         "small": {"name": "Small", "tier": "pro", "user_limit": 2},
     },
     "memberships": [
-        *_policy["memberships"],
+        *DEMO_POLICY["memberships"],
         {"user": "torn", "tenant": "acme"},
         {"user": "torn", "tenant": "globex"},
     ],
     "users": [{"tenant": "globex", "user": "gone", "suspended": True}],
 }
+
+# Dicts of their own: a test process that imports this goes by the demo's.
+SSE_LIMITS = {**DEMO, "POLICY": POLICY}

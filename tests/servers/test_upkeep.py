@@ -22,7 +22,7 @@ from .slots import Store, held, token
 Pair = tuple[ServerProcess, ServerProcess]
 HEARTBEAT = 1.0
 LEASE = 3.0
-CLOSED = token("vera", "vault")
+CLOSED = ("vera", "vault")
 
 
 async def test_a_stream_outlives_its_lease_and_keeps_its_slot(pair: Pair, slots: Store, clients: Clients) -> None:
@@ -105,16 +105,16 @@ async def assert_closed(clients: Clients, server: ServerProcess) -> None:
     """A closed tier: every kind of request is answered 503 with all that a client needs, well within a second."""
     for path in ("/raw/", "/events/", "/views/limited/"):
         began = time.monotonic()
-        refused = await clients.get(server, path, CLOSED)
+        refused = await clients.get(server, path, token(*CLOSED))
         assert time.monotonic() - began < 1
         assert refused.status == 503, path
         body = json.loads(await refused.rest())
         assert (body["error"], body["reason"], body["status"]) == ("store_unavailable", "store", 503)
         assert refused.headers["retry-after"] == str(body["retry_after"])
-    assert (await clients.get(server, "/raw/", CLOSED, method="HEAD")).status == 503
+    assert (await clients.get(server, "/raw/", token(*CLOSED), method="HEAD")).status == 503
     assert (await clients.get(server, "/raw/")).status == 401, "who is nobody still is"
     with pytest.raises(InvalidStatus) as refused_socket:
-        await clients.websocket(server, "/echo/", CLOSED)
+        await clients.websocket(server, "/echo/", token(*CLOSED))
     assert refused_socket.value.response.status_code == 503
     assert (await clients.get(server, "/healthz")).status == 200
 
