@@ -147,15 +147,19 @@ class Limiter:
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
+    def known(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
+        """Why an identity is refused that has just been refused several times; None: it has to be decided."""
+        return self.known_full.find(asker(identity, stream_class), epoch_ms()) if len(self.known_full) else None
+
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
-        who = asker(identity, stream_class)
-        known = self.known_full.find(who, epoch_ms())
+        known = self.known(identity, stream_class)
         if known is not None:
             return known
         claim = self.claims.make(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
+        who = asker(identity, stream_class)
         found = None if self.circuit.is_open else await self._take(claim, identity, stream_class, who)
         if found is None:
             found = self._decide_alone(self.claims.again(claim), identity, stream_class)
@@ -235,7 +239,7 @@ class Limiter:
 
     async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
         """Say what `admit` would, and take nothing: for HEAD."""
-        known = self.known_full.find(asker(identity, stream_class), epoch_ms())
+        known = self.known(identity, stream_class)
         if known is not None:
             return known
         claim = self.claims.make(identity, stream_class)

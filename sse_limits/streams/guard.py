@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from sse_limits.core.identity import Identity
 from sse_limits.core.limits import StreamClass
 from sse_limits.core.rejections import Reject
 from sse_limits.slots.base import SseLimitsError
@@ -66,10 +67,13 @@ class StreamGuard:
             return
         request = read(scope)
         who = node.identifier.identify(scope, request, anonymous=stream_class.anonymous)
-        if isinstance(who, Reject) and scope["type"] == "http" and stream_class.on_reject == "status":
+        if scope["type"] == "http" and stream_class.on_reject == "status":
             # The cheapest way out, before anything is made for a stream: what nobody may open costs next to nothing.
-            await respond(scope, send, node.answer(who, scope, request, None, stream_class.name))
-            return
+            refused = who if isinstance(who, Reject) else node.known_full(who, request, stream_class)
+            if refused is not None:
+                identity = who if isinstance(who, Identity) else None
+                await respond(scope, send, node.answer(refused, scope, request, identity, stream_class.name))
+                return
         stream = GuardedStream(node, scope, receive, send, request, who)
         refused = await stream.admit(stream_class)
         if refused is not None:

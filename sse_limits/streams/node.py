@@ -19,6 +19,7 @@ from django.core.signals import setting_changed
 
 from sse_limits.conf import SETTING
 from sse_limits.core.identity import Identity
+from sse_limits.core.limits import StreamClass
 from sse_limits.core.rejections import CAUSES, Answer, Reason, Reject
 from sse_limits.limiter import Lease, Limiter, build_limiter, build_sink
 from sse_limits.live.rows import NodeRow, StreamRow
@@ -31,7 +32,7 @@ from . import cors
 from .descriptors import lowest_free_descriptor
 from .feeds import build_feed
 from .hub import Hub
-from .identification import Identifier, Request, Scope
+from .identification import Identifier, Request, Scope, Session
 from .reaping import Reaping
 from .recheck import Recheck
 from .renewal import Renewal
@@ -144,6 +145,12 @@ class Node:
 
     def _all(self) -> list[RunningStream]:
         return [*self._streams.values(), *self._exempt.values()]
+
+    def known_full(self, who: Identity | Session, request: Request, stream_class: StreamClass) -> Reject | None:
+        """Why a client is refused that retries without a pause, where nothing but its limit can be the answer."""
+        if self.is_draining or stream_class.exempt or request.last_event_id is not None or isinstance(who, Session):
+            return None
+        return self.limiter.known(who, stream_class)
 
     def answer(
         self,
