@@ -59,7 +59,7 @@ class Revocations:
         """Whether an identity by token was revoked: all that it names, and when it was issued, counts.
 
         An identity by session has no time of issue. It is revoked with its session; whether its user still is who the
-        session says, the session itself knows (see `names`).
+        session says, the session itself knows (see `of_user`).
         """
         if not self._not_before:
             return False
@@ -72,9 +72,10 @@ class Revocations:
                 return True
         return False
 
-    def names(self, identity: Identity, since: int) -> bool:
-        """Whether the user of an identity was revoked at or after `since` (epoch ms): ask its session again."""
-        return identity.user is not None and self._not_before.get((RevocationKind.USER, identity.user), -1) >= since
+    def of_user(self, identity: Identity, since: int) -> int | None:
+        """When the user of an identity was revoked, if at or after `since` (epoch ms): its session is asked again."""
+        revoked_at = self._not_before.get((RevocationKind.USER, identity.user or ""), -1)
+        return revoked_at if identity.user is not None and revoked_at >= since else None
 
     def __len__(self) -> int:
         return len(self._not_before)

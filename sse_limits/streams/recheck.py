@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from sse_limits.core.identity import Identity
 from sse_limits.core.rejections import Reason, Reject
 from sse_limits.sessions import SessionsUnavailable
-from sse_limits.slots.memory import epoch_ms
 
 from .identification import Session, read
 
@@ -51,8 +50,9 @@ class Recheck:
         for number, stream in enumerate(streams, start=1):
             if stream.identity is not None and stream.reason is None:
                 reason = self._node.limiter.verdict(stream.identity)
-                if reason is None and self._is_in_doubt(stream, stream.identity):
-                    reason = await self._ask_again(stream, stream.identity)
+                revoked_at = self._in_doubt_since(stream, stream.identity) if reason is None else None
+                if revoked_at is not None:
+                    reason = await self._ask_again(stream, stream.identity, revoked_at)
                 if reason is not None:
                     stream.end(reason)
             if number % AT_ONCE == 0:
@@ -70,14 +70,14 @@ class Recheck:
             if stream.identity is not None and stream.identity.user in inactive:
                 stream.end(Reason.REVOKED)
 
-    def _is_in_doubt(self, stream: RunningStream, identity: Identity) -> bool:
+    def _in_doubt_since(self, stream: RunningStream, identity: Identity) -> int | None:
+        """When the user of a stream by session was revoked, as far as nobody has asked the session since."""
         if identity.session is None or identity.issued_at is not None or stream.lease is None:
-            return False  # not by session
+            return None  # not by session
         since = self._asked_again.get(stream.id, stream.lease.since - LATE_MS)
-        return self._node.limiter.revocations.names(identity, since)
+        return self._node.limiter.revocations.of_user(identity, since)
 
-    async def _ask_again(self, stream: RunningStream, identity: Identity) -> Reason | None:
-        now = epoch_ms()
+    async def _ask_again(self, stream: RunningStream, identity: Identity, revoked_at: int) -> Reason | None:
         request = stream.request if stream.request is not None else read(stream.scope)
         found = self._node.identifier.identify(stream.scope, request, anonymous=False)
         if isinstance(found, Session):
@@ -86,5 +86,6 @@ class Recheck:
             return None  # nobody knows: asked again the next time
         if isinstance(found, Reject) or found.user != identity.user:
             return Reason.REVOKED
-        self._asked_again[stream.id] = now + 1
+        # Up to this revocation, not up to now: the answer may be older than the next one, of which nobody has heard.
+        self._asked_again[stream.id] = revoked_at + 1
         return None

@@ -49,9 +49,9 @@ def test_a_session_is_covered_by_its_own_end_and_asked_again_when_its_user_was_r
     assert known(of(RevocationKind.SESSION, "sid")).covers(SESSION)
     by_user = known(of(RevocationKind.USER, "u1"))
     assert not by_user.covers(SESSION)
-    assert by_user.names(SESSION, NOW)
-    assert not by_user.names(SESSION, NOW + 1)
-    assert not by_user.names(Identity(), 0)
+    assert by_user.of_user(SESSION, NOW) == NOW
+    assert by_user.of_user(SESSION, NOW + 1) is None
+    assert by_user.of_user(Identity(), 0) is None
 
 
 def test_only_what_is_new_is_returned() -> None:

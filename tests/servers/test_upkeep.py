@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -122,11 +123,14 @@ async def assert_closed(clients: Clients, server: ServerProcess) -> None:
 async def test_while_the_store_stalls_nodes_enforce_their_share_and_streams_go_on(
     pair: Pair, slots: Store, clients: Clients
 ) -> None:
-    """Two nodes: each may hold half of a limit, and of those that it admits none ends when the store is back."""
+    """Each may hold its part of a limit, and of those that it admits none ends when the store is back.
+
+    Half of it, or less where the nodes have counted others within a lease: those of an earlier test.
+    """
     server = pair[0]
     for each in pair:
         each.expect("the slot store")
-    await until(lambda: slots.client.zcard(keys.nodes()) == 2)
+    await until(lambda: slots.client.zcard(keys.nodes()) >= 2)
     await asyncio.sleep(HEARTBEAT)  # by then both have counted each other
     before = len(server.log())
     leaver = await clients.get(server, "/raw/", token())
@@ -134,14 +138,16 @@ async def test_while_the_store_stalls_nodes_enforce_their_share_and_streams_go_o
     with slots.stalled():
         await assert_closed(clients, server)
         answers = await asyncio.gather(*(clients.get(server, "/raw/", token(f"u{n}")) for n in range(50)))
-        assert Counter(answer.status for answer in answers) == {200: 23, 429: 27}, "half of 50, and two were there"
-        refused = await clients.get(server, "/raw/", token())
+        refused = await clients.get(server, "/raw/", token("late"))
         problem = json.loads(await refused.rest())
-        assert (refused.status, problem["scope"], problem["limit"], problem["in_use"]) == (429, "tenant", 25, 25)
+        share = problem["limit"]
+        assert share in {math.ceil(50 / nodes) for nodes in range(2, 8)}
+        assert (refused.status, problem["scope"], problem["in_use"]) == (429, "tenant", share)
+        assert Counter(answer.status for answer in answers) == {200: share - 2, 429: 52 - share}, "two were there"
         leaver.close()
         await stayer.until(b"\n:\n")
         await asyncio.sleep(0.2)
-    await until(lambda: slots.in_use().get(keys.tenant("globex")) == 24, HEARTBEAT + 1)
+    await until(lambda: slots.in_use().get(keys.tenant("globex")) == share - 1, HEARTBEAT + 1)
     await until(lambda: is_admitted(clients, server), 2)
     await stayer.until(b"\n:\n")
     said = [line for line in server.log()[before:].splitlines() if "WARNING" in line]
