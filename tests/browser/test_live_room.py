@@ -149,6 +149,7 @@ def test_new_rows_can_be_asked_for_while_the_table_is_held(page: Page, fleet: Fl
 def test_pause_by_button_and_key(page: Page, fleet: Fleet) -> None:
     page.goto(f"{ROOM}tenants/")
     live(page)
+    expect(page.locator("tr[data-key=globex]")).to_contain_text("0 / 50", timeout=SECONDS)  # an earlier test's are gone
     page.click("#sl-pause")
     state(page, "Paused")
     fleet.open(2, "globex", "u1")
