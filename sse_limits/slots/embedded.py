@@ -85,8 +85,10 @@ def ensure_server(base: Path, *, binary: str | None = None, timeout_seconds: flo
     try:
         with _mutex:
             directory = server_directory(base)
-            _become_user(directory, deadline)
-            if not (_is_supervised(directory) and _answers(directory / SOCKET)):
+            is_known = _become_user(directory, deadline)
+            # To who was its user before, a server that has stalled is there: its callers have deadlines of their own.
+            is_there = _is_listening if is_known else _answers
+            if not (_is_supervised(directory) and is_there(directory / SOCKET)):
                 with _starting(directory, deadline):
                     _start(directory, os.path.abspath(program), deadline)
     except OSError as error:
@@ -151,8 +153,8 @@ def _refuse_unsafe(directory: Path) -> None:
     )
 
 
-def _become_user(directory: Path, deadline: float) -> None:
-    """Hold the shared lock on `users.lock`, unless this process does already.
+def _become_user(directory: Path, deadline: float) -> bool:
+    """Hold the shared lock on `users.lock`; whether this process did already.
 
     What we hold is compared with the file: daemons close descriptors they don't know, and cleaners remove old files. An
     outdated descriptor is left alone, since its number may belong to somebody else by now.
@@ -160,7 +162,7 @@ def _become_user(directory: Path, deadline: float) -> None:
     path = directory / USERS_LOCK
     held = _user_locks.get(directory)
     if held is not None and _is_open_on(held, path):
-        return
+        return True
     while True:
         descriptor = open_lock(str(path))
         if not lock_by(descriptor, fcntl.LOCK_SH, deadline):
@@ -168,7 +170,7 @@ def _become_user(directory: Path, deadline: float) -> None:
             raise EmbeddedServerError(f"The server in {directory} is ending and doesn't finish. {_state(directory)}")
         if _is_open_on(descriptor, path):
             _user_locks[directory] = descriptor
-            return
+            return False
         os.close(descriptor)
 
 
@@ -248,6 +250,17 @@ def _answers(path: Path) -> bool:
             return client.recv(64).startswith((b"+", b"-"))
     except OSError:
         return False
+
+
+def _is_listening(path: Path) -> bool:
+    """Say whether a server has the socket open, whether or not it answers."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(PING_SECONDS)
+            client.connect(str(path))
+    except OSError:
+        return False
+    return True
 
 
 def _state(directory: Path) -> str:

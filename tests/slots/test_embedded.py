@@ -293,6 +293,19 @@ def test_next_call_heals_a_killed_server(checkout: Checkout) -> None:
     assert checkout.count_servers() == 1
 
 
+def test_to_who_was_its_user_a_stalled_server_is_there(checkout: Checkout) -> None:
+    """Its callers have deadlines of their own: a page that asks for it must not wait, and fail."""
+    user = checkout.user()
+    url = order(user, "ensure")
+    stalled = server_pid(url)
+    kill(stalled, signal.SIGSTOP)
+    began = time.monotonic()
+    assert order(user, "ensure") == url
+    assert time.monotonic() - began < 5, "half of what it waits for a server that has to be started"
+    kill(stalled, signal.SIGCONT)
+    assert answers(url)
+
+
 def test_next_call_heals_a_killed_supervisor(checkout: Checkout) -> None:
     user = checkout.user()
     url = order(user, "ensure")
