@@ -22,9 +22,9 @@ from redis.asyncio import Redis
 
 from sse_limits.core.slots import NO_LIMIT, Claim, Demand, Held, Scope
 from sse_limits.slots import keys, scripts
-from sse_limits.slots.batches import Batches
+from sse_limits.slots.batches import Batches, chunked
 from sse_limits.slots.redis import RedisStore
-from sse_limits.streams.renewal import chunked, renew_in_parts
+from sse_limits.streams.renewal import renew_in_parts
 
 from .figures import Figure
 from .machine import SERVER_CORE, pin

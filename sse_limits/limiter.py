@@ -33,6 +33,7 @@ from .sessions import SessionUsers
 from .slots.availability import Availability
 from .slots.base import OnOrder, Order, SlotStore, StoreUnavailable
 from .slots.batches import Batch, Batches
+from .slots.calls import held_by
 from .slots.memory import epoch_ms
 from .slots.outage import LocalTable, count_down
 from .stores import build_board, build_sink, build_store, get_board, store_url
@@ -153,10 +154,7 @@ class Limiter:
 
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
-        known = self.known(identity, stream_class)
-        if known is not None:
-            return known
-        claim = self.claims.make(identity, stream_class)
+        claim = self.known(identity, stream_class) or self.claims.make(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
         who = asker(identity, stream_class)
@@ -239,10 +237,7 @@ class Limiter:
 
     async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
         """Say what `admit` would, and take nothing: for HEAD."""
-        known = self.known(identity, stream_class)
-        if known is not None:
-            return known
-        claim = self.claims.make(identity, stream_class)
+        claim = self.known(identity, stream_class) or self.claims.make(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
         if not self.circuit.is_open:
@@ -370,11 +365,6 @@ def rejected(claim: Claim, full: Full) -> Reject:
     """The rejection that a full scope means."""
     demand = claim.demands[full.position]
     return Reject(LIMIT_REASONS[demand.scope], demand.scope, demand.limit, full.in_use)
-
-
-def held_by(claim: Claim) -> Held:
-    """The lease of a claim that was granted."""
-    return Held(claim.stream, tuple(demand.key for demand in claim.demands), claim.age)
 
 
 def asker(identity: Identity, stream_class: StreamClass) -> Hashable:

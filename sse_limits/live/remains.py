@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from sse_limits.slots import keys
+from sse_limits.slots.batches import chunked
 from sse_limits.slots.redis import gather
 from sse_limits.slots.servers import AnyPipeline
 
@@ -74,8 +75,8 @@ class RedisRemains:
 
     async def members(self, slots: Sequence[str], name: str) -> AsyncIterator[tuple[str, Sequence[str]]]:
         """The streams whose ids begin with a node's 8 characters, slot set by slot set, in parts."""
-        for start in range(0, len(slots), SETS_AT_ONCE):
-            cursors = dict.fromkeys(slots[start : start + SETS_AT_ONCE], 0)
+        for part in chunked(slots, SETS_AT_ONCE):
+            cursors = dict.fromkeys(part, 0)
             while cursors:
                 replies = await gather(
                     self._pipeline.call(("ZSCAN", key, cursor, "MATCH", f"{name}-*", "COUNT", MEMBERS_PER_SCAN))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from sse_limits.core.slots import Scope
 from sse_limits.slots import keys, scripts
+from sse_limits.slots.batches import chunked
 from sse_limits.slots.redis import gather
 from sse_limits.slots.servers import connect
 
@@ -38,7 +39,6 @@ SWEPT_AT_ONCE = 200
 TENANTS_PER_BATCH = 500
 
 Command = tuple[Any, ...]
-Item = TypeVar("Item")
 
 
 class RedisSink:
@@ -146,9 +146,3 @@ class RedisSink:
         pairs = [*causes.items(), *tenants.most_common(TENANTS_PER_BATCH)]
         args += [part for pair in pairs for part in pair]
         return self._pipeline.run(self._count, [keys.rejected_written(name), *spans, minute], args)
-
-
-def chunked(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """The items in parts of bounded size."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

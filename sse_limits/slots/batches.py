@@ -6,14 +6,16 @@ that went last, so that few batches change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 from sse_limits.core.slots import Held
 
 MEMBERS_PER_BATCH = 500
 MEMBERS_PER_LEASE = 5
 """The most slot sets in which one stream is a member."""
+
+Item = TypeVar("Item")
 
 
 class Batch:
@@ -86,3 +88,9 @@ class Batches:
             self._roomy.pop(batch, None)
         elif batch.has_room and batch in self._all:
             self._roomy[batch] = None
+
+
+def chunked(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in parts of bounded size."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -19,6 +19,7 @@ from sse_limits.live.report import Sink
 from sse_limits.live.rows import StreamRow
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
+from sse_limits.slots.batches import chunked
 
 if TYPE_CHECKING:
     from sse_limits.limiter import Limiter
@@ -84,8 +85,7 @@ class Reaping:
         """Release some at a time, each time when those before are done: decisions go over the same connection."""
         store, journal = self._limiter.store, self._limiter.journal
         count = 0
-        for start in range(0, len(holds), RELEASED_AT_ONCE):
-            part = holds[start : start + RELEASED_AT_ONCE]
+        for part in chunked(holds, RELEASED_AT_ONCE):
             count += len(await self._remains.held([held.stream for held in part if keys.fleet() in held.keys]))
             for held in part:
                 store.release(held)

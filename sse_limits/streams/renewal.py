@@ -22,7 +22,7 @@ from sse_limits.core.rejections import Reason, Reject
 from sse_limits.core.slots import Renewed
 from sse_limits.limiter import TOLD, Lease
 from sse_limits.slots.base import SlotStore, StoreUnavailable
-from sse_limits.slots.batches import Batch
+from sse_limits.slots.batches import Batch, chunked
 
 from .running import RunningStream
 
@@ -194,11 +194,6 @@ async def renew_in_parts(store: SlotStore, batches: Sequence[Batch]) -> AsyncIte
             calls.append(store.renew(batch))
         for answer in zip(part, await all_of(calls), strict=True):
             yield answer
-
-
-def chunked(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    """The items in parts of bounded size."""
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
