@@ -23,6 +23,10 @@ from redis.crc import key_slot
 START_SECONDS = 10
 HASH_SLOTS = 16384
 LAST_COMMAND = "ECHO end"
+# Each master of a Cluster syncs its nodes.conf to the disk with every change of the map, and serves nobody meanwhile.
+IN_MEMORY = next((path for path in ["/dev/shm"] if os.access(path, os.W_OK)), None)  # noqa: S108 - as a parent only
+# The others take a master for failed, and serve nobody either: not while a test stalls one, nor when the machine does.
+NODE_TIMEOUT_MS = 15_000
 
 
 class Server:
@@ -31,7 +35,7 @@ class Server:
     def __init__(self, name: str, binary: str, *more: str) -> None:
         self.name = name
         self.binary = binary
-        self.directory = Path(tempfile.mkdtemp(prefix="sl-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="sl-", dir=IN_MEMORY))
         self.socket = self.directory / "s"
         self.url = f"unix://{self.socket}"
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no", *more]
@@ -259,6 +263,19 @@ class ClusterServer:
             server.client.cluster("SETSLOT", slot, "NODE", names[to])
         self._wait_until_all_agree()
 
+    @contextmanager
+    def down(self, key: str) -> Iterator[None]:
+        """Let nobody serve the hash slot of a key: as long as one is not served, no master answers for any."""
+        slot, owner = key_slot(key.encode()), self.master_of(key)
+        for master in self.masters:
+            master.client.cluster("DELSLOTS", slot)
+        self._wait_until_all_know("fail", HASH_SLOTS - 1)
+        try:
+            yield
+        finally:
+            owner.client.cluster("ADDSLOTS", slot)
+            self._wait_until_all_know()
+
     def spread(self, *names: str) -> None:
         """Give each of three keys a master of its own."""
         for key, master in zip(names, self.masters, strict=True):
@@ -274,7 +291,7 @@ class ClusterServer:
 
     def _start(self, binary: str) -> None:
         port, bus = free_port(), free_port()
-        more = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--bind", "127.0.0.1")
+        more = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--bind", "127.0.0.1")
         server = Server(f"{self.name}-{port}", binary, "--port", str(port), "--cluster-port", str(bus), *more)
         self.ports.append(port)
         self.masters.append(server)
@@ -302,9 +319,9 @@ class ClusterServer:
             assert time.monotonic() < deadline, "the masters do not agree on their hash slots"
             time.sleep(0.01)
 
-    def _wait_until_all_know(self) -> None:
+    def _wait_until_all_know(self, state: str = "ok", served: int = HASH_SLOTS) -> None:
         deadline = time.monotonic() + START_SECONDS
-        wanted = {"cluster_state": "ok", "cluster_slots_ok": str(HASH_SLOTS)}
+        wanted = {"cluster_state": state, "cluster_slots_ok": str(served)}
         while not all(wanted.items() <= master.client.cluster("INFO").items() for master in self.masters):
             if time.monotonic() > deadline:
                 raise AssertionError("the Cluster does not come together")

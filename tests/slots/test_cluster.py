@@ -184,6 +184,26 @@ async def test_other_tenants_go_on_while_a_master_stalls(backend: RedisBackend, 
     await until(lambda: store._unsure.is_settled)
 
 
+async def test_while_the_cluster_is_down_it_is_away_and_nothing_is_left_behind(
+    backend: RedisBackend, cluster: ClusterServer
+) -> None:
+    """One hash slot that nobody serves, of another tenant even, and each master answers CLUSTERDOWN."""
+    store = await impatient(backend)
+    claims = [ask(f"s{number}", dict.fromkeys(ALL_AT, 99)) for number in range(20)]
+    await asyncio.gather(*(store.acquire(claim) for claim in claims))
+    assert len(backend.deadlines(FLEET)) == len(claims)
+    with cluster.down(keys.tenant("t2")):
+        for claim in claims:
+            store.release(held(claim))
+        attempts = [store.acquire(claim) for claim in claims]
+        found = await asyncio.gather(*attempts, store.probe(), store.usage([TENANT]), return_exceptions=True)
+        assert all(isinstance(each, StoreUnavailable) for each in found)
+    await until(lambda: store._unsure.is_settled)
+    assert [backend.deadlines(key) for key in (USER, TENANT, ADDRESS, FLEET)] == [{}] * 4
+    await store.probe()
+    assert isinstance(await store.acquire(claims[0]), Admitted)
+
+
 # --- hash slots that move ------------------------------------------------------------------------------------------
 
 
