@@ -10,8 +10,8 @@ local n = (#ARGV - 4) / 2
 local age = KEYS[n + 1]
 local now = now_ms()
 
-local full, held, oldest, owner = judge(5, n, age, ARGV[4] == '1', now)
+local counted = {}
+local full, held, oldest, owner = judge(5, n, age, ARGV[4] == '1', now, counted)
 if full then return {0, now, full, held, oldest, owner} end
 add(n, age, stream, node, lease, now)
-tidy(n, age, lease, now)
-return admitted(n, 0, now)
+return admitted(n, age, lease, now, 0, counted)

@@ -5,7 +5,7 @@
 -- Complexity O(log streams + streams at most)
 
 local now = now_ms()
-local result = {now, in_use(KEYS[1], 0, now)}
+local result = {now, living(KEYS[1], now)}
 for _, stream in ipairs(redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', '(' .. now, 'LIMIT', 0, ARGV[1])) do
   local age = redis.call('HGET', KEYS[2], stream)
   result[#result + 1] = stream

@@ -13,20 +13,20 @@ local function is_alive(key, stream, now)
   return score and tonumber(score) > now
 end
 
--- The count that decides: living members, or what the asking node itself holds when the store has lost its memory.
-local function in_use(key, own, now)
-  local held = redis.call('ZCOUNT', key, '(' .. now, '+inf')
-  own = tonumber(own)
-  return own > held and own or held
+local function living(key, now)
+  return redis.call('ZCOUNT', key, '(' .. now, '+inf')
 end
 
 -- ARGV[first], ARGV[first + 1] are limit (-1: none) and own of KEYS[1], and so on. With a victim, its place counts as free.
--- Returns the position of the first full key and its count, or nil.
-local function first_full(first, n, victim, now)
+-- What decides is the number of living members, or what the asking node holds when the store has lost its memory.
+-- Returns the position of the first full key and its count, or nil; `counted` takes the living of each limited key.
+local function first_full(first, n, victim, now, counted)
   for i = 1, n do
     local limit = tonumber(ARGV[first + 2 * i - 2])
     if limit >= 0 then
-      local held = in_use(KEYS[i], ARGV[first + 2 * i - 1], now)
+      local held = living(KEYS[i], now)
+      if counted then counted[i] = held end
+      held = math.max(held, tonumber(ARGV[first + 2 * i - 1]))
       if victim and is_alive(KEYS[i], victim, now) then held = held - 1 end
       if held >= limit then return i, held end
     end
@@ -50,8 +50,8 @@ local function victim(first, n, age, now)
 end
 
 -- The position of the first full key and its count, and who could give way for the user's own newcomer; or nil.
-local function judge(first, n, age, evict, now)
-  local full, held = first_full(first, n, nil, now)
+local function judge(first, n, age, evict, now, counted)
+  local full, held = first_full(first, n, nil, now, counted)
   if full == 1 and age and evict then return full, held, victim(first, n, age, now) end
   return full, held
 end
@@ -68,7 +68,7 @@ local function keep_user(key, age, ttl, lease)
     ttl = lease
     redis.call('PEXPIRE', age, ttl)
   end
-  keep(key, ttl)
+  redis.call('PEXPIRE', key, ttl)
 end
 
 local function purge(key, now)
@@ -91,29 +91,26 @@ local function add(n, age, stream, node, lease, now)
   if age then redis.call('HSET', age, stream, now .. '|' .. node .. '|0') end
 end
 
+-- Purges and keeps what the newcomer was added to, and returns the answer to it. A set that has grown by the newcomer alone
+-- since its living were `counted` has nobody to purge.
 -- A hash without a time to live was made by this very script. If others were there before, the server has evicted it:
 -- it is dropped, so that the next renewal of each finds it missing, and adopts.
-local function tidy(n, age, lease, now)
-  for i = 1, n do
-    if i == 1 and age then
-      purge_user(KEYS[1], age, now)
-      local ttl = redis.call('PTTL', age)
-      if ttl == -1 and redis.call('ZCARD', KEYS[1]) > 1 then
-        redis.call('DEL', age)
-        keep(KEYS[1], lease)
-      else
-        keep_user(KEYS[1], age, ttl, lease)
-      end
-    else
-      purge(KEYS[i], now)
-      keep(KEYS[i], lease)
-    end
-  end
-end
-
--- The answer to a newcomer that was added: purged sets hold the living only.
-local function admitted(n, swapped, now)
+local function admitted(n, age, lease, now, swapped, counted)
   local result = {1, now, swapped}
-  for i = 1, n do result[3 + i] = redis.call('ZCARD', KEYS[i]) end
+  for i = 1, n do
+    local key, own_age = KEYS[i], i == 1 and age
+    local held = counted[i] and redis.call('ZCARD', key)
+    if not held or held ~= counted[i] + 1 then
+      if own_age then purge_user(key, age, now) else purge(key, now) end
+      held = redis.call('ZCARD', key)
+    end
+    local ttl = own_age and redis.call('PTTL', age)
+    if ttl == -1 and held > 1 then
+      redis.call('DEL', age)
+      ttl = nil
+    end
+    if ttl then keep_user(key, age, ttl, lease) else keep(key, lease) end
+    result[3 + i] = held
+  end
   return result
 end

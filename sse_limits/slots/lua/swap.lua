@@ -39,5 +39,4 @@ if age then
   redis.call('HDEL', age, victim)
   if swapped then damp() end
 end
-tidy(n, age, lease, now)
-return admitted(n, swapped and 1 or 0, now)
+return admitted(n, age, lease, now, swapped and 1 or 0, {})

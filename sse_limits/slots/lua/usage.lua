@@ -6,5 +6,5 @@
 
 local now = now_ms()
 local result = {now}
-for i = 1, #KEYS do result[i + 1] = in_use(KEYS[i], 0, now) end
+for i = 1, #KEYS do result[i + 1] = living(KEYS[i], now) end
 return result
