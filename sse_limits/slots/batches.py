@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from sse_limits.core.slots import Held
 
-MEMBERS_PER_BATCH = 500
+MEMBERS_PER_BATCH = 260  # the store serves nobody else meanwhile: with 500 for 2.5 to 3.3 ms, with these for 1.8
 MEMBERS_PER_LEASE = 5
 """The most slot sets in which one stream is a member."""
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Batch:
-    """Leases that are renewed together, at most 500 members of slot sets.
+    """Leases that are renewed together, at most MEMBERS_PER_BATCH members of slot sets.
 
     `prepared` is what a store keeps of its call for these leases; None after any change. `deadline` (store ms) is that
     of the latest renewal that was answered.

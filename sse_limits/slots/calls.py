@@ -27,11 +27,11 @@ Args = tuple[str | int | bytes, ...]
 
 
 class Renewal(NamedTuple):
-    """A call of renew.lua, packed once but for the deadline."""
+    """A call of renew.lua, packed once; the deadline is written into it `at` each renewal."""
 
     command: Command
-    before: bytes
-    after: bytes
+    wire: bytearray
+    at: int
     streams: list[str]
 
     @classmethod
@@ -40,12 +40,12 @@ class Renewal(NamedTuple):
         streams, keys, groups = renewal(leases)
         args: Args = (lease_ms, NO_DEADLINE, len(streams), *streams, *groups)
         command, wire = pack(script.evalsha(keys, args))
-        before, after = wire.split(NO_DEADLINE, 1)
-        return cls(command, before, after, streams)
+        return cls(command, bytearray(wire), wire.index(NO_DEADLINE), streams)
 
     def packed(self, deadline: int) -> Packed:
         """The call, with the deadline that was acknowledged last."""
-        return Packed(self.command, b"%b%013d%b" % (self.before, deadline, self.after))
+        self.wire[self.at : self.at + len(NO_DEADLINE)] = b"%013d" % deadline
+        return Packed(self.command, self.wire)
 
 
 def keys_of(claim: Claim) -> list[str]:

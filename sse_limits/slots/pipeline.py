@@ -35,7 +35,7 @@ class Packed(NamedTuple):
     """A command, and as it goes over the wire."""
 
     command: Command
-    wire: bytes
+    wire: bytes | bytearray
 
 
 def pack(command: Command) -> Packed:
