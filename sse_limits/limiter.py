@@ -21,7 +21,7 @@ from .claims import Claims
 from .conf import Conf, get_conf
 from .core.decisions import NODE_BYTES, Decision, DecisionMint, explain, node_name
 from .core.identity import Identity
-from .core.known_full import KnownFull
+from .core.known_full import KnownFull, Refusal
 from .core.limits import Limits, Outage, Policy, StreamClass
 from .core.rejections import LIMIT_REASONS, Answer, Reason, Reject, answer
 from .core.revocations import RevocationKind, Revocations
@@ -148,13 +148,13 @@ class Limiter:
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
-    def known(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
-        """Why an identity is refused that has just been refused several times; None: it has to be decided."""
+    def known(self, identity: Identity, stream_class: StreamClass) -> Refusal | None:
+        """How an identity is refused that has just been refused several times; None: it has to be decided."""
         return self.known_full.find(asker(identity, stream_class), epoch_ms()) if len(self.known_full) else None
 
     async def admit(self, identity: Identity, stream_class: StreamClass) -> Lease | Reject:
         """Take the slots for a stream, or say why not. The lease must be given back with `release`."""
-        claim = self.known(identity, stream_class) or self.claims.make(identity, stream_class)
+        claim = self._claim(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
         who = asker(identity, stream_class)
@@ -237,7 +237,7 @@ class Limiter:
 
     async def peek(self, identity: Identity, stream_class: StreamClass) -> Reject | None:
         """Say what `admit` would, and take nothing: for HEAD."""
-        claim = self.known(identity, stream_class) or self.claims.make(identity, stream_class)
+        claim = self._claim(identity, stream_class)
         if isinstance(claim, Reject):
             return claim
         if not self.circuit.is_open:
@@ -309,6 +309,10 @@ class Limiter:
         self.sessions.close()
 
     # -- details -------------------------------------------------------------------------------------------------
+
+    def _claim(self, identity: Identity, stream_class: StreamClass) -> Claim | Reject:
+        known = self.known(identity, stream_class)
+        return known.reject if known is not None else self.claims.make(identity, stream_class)
 
     def _order_end(self, victim: Victim) -> asyncio.Future[bool]:
         """Order the victim's end before its place is taken: its node must know why its lease is gone."""

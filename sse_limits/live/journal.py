@@ -56,9 +56,13 @@ class Journal:
 
     def reject(self, reason: Reason, tenant: str | None) -> bool:
         """Count a rejection; the result says whether its details are wanted too."""
-        self._rejections[reason, tenant] += 1
+        self.count(reason, tenant)
         # Whoever floods us with bad tokens leaves half of the bucket to the decisions that people ask about.
         return self._takes_details(DETAILS_BURST // 2 if CAUSES[reason].layer is Layer.IDENTITY else 0)
+
+    def count(self, reason: Reason, tenant: str | None) -> None:
+        """Count a rejection whose details are known."""
+        self._rejections[reason, tenant] += 1
 
     def end(self, reason: Reason, tenant: str | None) -> bool:
         """Count a stream that was ended by us; the result says whether its details are wanted too."""
@@ -74,9 +78,6 @@ class Journal:
         self.publish_to_write.observe(max(0, self.now_ms() - published_ms) / 1000)
 
     def _takes_details(self, left_over: int) -> bool:
-        now = time.monotonic()
-        self._tokens = min(DETAILS_BURST, self._tokens + (now - self._refilled_at) * DETAILS_PER_SECOND)
-        self._refilled_at = now
         if self._tokens < 1 + left_over:
             return False
         self._tokens -= 1
@@ -96,7 +97,10 @@ class Journal:
         return taken
 
     def take_details(self) -> list[DecisionRow]:
-        """The details that wait."""
+        """The details that wait. Taken once a second, and that, not each rejection, makes room for more."""
+        now = time.monotonic()
+        self._tokens = min(DETAILS_BURST, self._tokens + (now - self._refilled_at) * DETAILS_PER_SECOND)
+        self._refilled_at = now
         taken = list(self._details)
         self._details.clear()
         return taken

@@ -11,9 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from sse_limits.core.identity import Identity
 from sse_limits.core.limits import StreamClass
-from sse_limits.core.rejections import Reject
+from sse_limits.core.rejections import Answer, Reject
 from sse_limits.slots.base import SseLimitsError
 from sse_limits.slots.embedded import EmbeddedServerError
 
@@ -69,10 +68,12 @@ class StreamGuard:
         who = node.identifier.identify(scope, request, anonymous=stream_class.anonymous)
         if scope["type"] == "http" and stream_class.on_reject == "status":
             # The cheapest way out, before anything is made for a stream: what nobody may open costs next to nothing.
-            refused = who if isinstance(who, Reject) else node.known_full(who, request, stream_class)
-            if refused is not None:
-                identity = who if isinstance(who, Identity) else None
-                await respond(scope, send, node.answer(refused, scope, request, identity, stream_class.name))
+            if isinstance(who, Reject):
+                found: Answer | None = node.answer(who, scope, request, None, stream_class.name)
+            else:
+                found = node.answer_known(who, scope, request, stream_class)
+            if found is not None:
+                await respond(scope, send, found)
                 return
         stream = GuardedStream(node, scope, receive, send, request, who)
         refused = await stream.admit(stream_class)

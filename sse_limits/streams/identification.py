@@ -23,16 +23,18 @@ from sse_limits.sessions import SessionsUnavailable, SessionUsers
 
 from . import cors
 from .jwt_tokens import JwtVerifier
-from .tokens import Claims, TokenFault, verify
+from .tokens import MAX_TOKEN_BYTES, Claims, TokenFault, verify
 
 log = logging.getLogger("sse_limits.streams.identification")
 
 TOKEN_COOKIE = "sse_limits_token"
+TOKEN_COOKIE_BYTES = TOKEN_COOKIE.encode()
 SUBPROTOCOL = "sse_limits.v1"
 TOKEN_SUBPROTOCOL = "sse_limits.token."
 OWN_TOKEN = "sl1."
 OWN_TOKEN_BYTES = OWN_TOKEN.encode()
 TOKENS_REMEMBERED = 1024
+ADDRESSES_REMEMBERED = 64  # of each token
 SIGNATURE_CHARS = 22  # of a token's end: enough to name it in a revocation, and no secret without the rest
 FAULTS = {fault: Reject(Reason(fault)) for fault in TokenFault}
 MISSING = Reject(Reason.MISSING_TOKEN)
@@ -84,6 +86,13 @@ class Session(NamedTuple):
     address: str | None
 
 
+class GoodToken(NamedTuple):
+    """What a token that was verified says, and who has come with it, by address."""
+
+    claims: Claims
+    identities: dict[str | None, Identity]
+
+
 class Identifier:
     """Recognises clients by token or session. One instance serves one event loop."""
 
@@ -99,8 +108,8 @@ class Identifier:
         self._origin_is_allowed = lru_cache(maxsize=1024)(origin_rule(conf))
         self._address_is_missing = False
         self._sessions_answer = True
-        self._good_tokens: dict[bytes | str, Claims] = {}
-        self._identity = lru_cache(maxsize=TOKENS_REMEMBERED)(self._identity_uncached)
+        self._good_tokens: dict[bytes | str, GoodToken] = {}
+        self._refused_tokens: dict[bytes | str, Reject] = {}
 
     def identify(self, scope: Scope, request: Request, *, anonymous: bool) -> Identity | Reject | Session:
         """Say who is asking, without I/O. A `Session` still has to be looked up, by `by_session`."""
@@ -133,7 +142,7 @@ class Identifier:
     def _may_use_cookies(self, scope: Scope, request: Request) -> bool:
         if request.origin is None and scope["type"] == "http":
             return True  # browsers name the origin of every cross-site request, and of every WebSocket handshake
-        speaks = cookie_value(request.cookie, self._session_cookie) or cookie_value(request.cookie, b"sse_limits_token")
+        speaks = cookie_value(request.cookie, self._session_cookie) or cookie_value(request.cookie, TOKEN_COOKIE_BYTES)
         return not speaks or self._origin_is_allowed(request.origin)
 
     def address(self, scope: Scope, request: Request) -> str | None:
@@ -149,9 +158,10 @@ class Identifier:
         return None
 
     def _token(self, scope: Scope, request: Request) -> bytes | str | None:
-        scheme, _, bearer = (request.authorization or b"").partition(b" ")
-        if scheme.lower() == b"bearer":
-            return bearer.strip()
+        if request.authorization is not None:
+            scheme, _, bearer = request.authorization.partition(b" ")
+            if scheme.lower() == b"bearer":
+                return bearer.strip()
         for protocol in scope.get("subprotocols") or ():
             if protocol.startswith(TOKEN_SUBPROTOCOL):
                 return str(protocol.removeprefix(TOKEN_SUBPROTOCOL))
@@ -159,35 +169,58 @@ class Identifier:
             found = parse_qs(scope["query_string"].decode("latin-1")).get("access_token")
             if found:
                 return str(found[0])
-        return cookie_value(request.cookie, TOKEN_COOKIE.encode()) or None
+        return cookie_value(request.cookie, TOKEN_COOKIE_BYTES) or None
 
     def _by_token(self, token: bytes | str, scope: Scope, request: Request) -> Identity | Reject:
         """Verify a token; a good one is remembered, so that its next streams share one `Identity`."""
-        now = self._clock()
-        claims = self._good_tokens.get(token)
-        if claims is None or claims.expires_at <= now:
-            own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN_BYTES)
-            seen = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
-            if isinstance(seen, TokenFault):
-                return FAULTS[seen]
-            claims = seen
-            if len(self._good_tokens) >= TOKENS_REMEMBERED:
-                self._good_tokens.pop(next(iter(self._good_tokens)))
-            self._good_tokens[token] = claims
-        return self._identity(claims, self.address(scope, request), token[-SIGNATURE_CHARS:])
+        good = self._good_tokens.get(token) or self._refused_tokens.get(token) or self._verify(token)
+        if isinstance(good, Reject):
+            return good
+        if good.claims.expires_at <= self._clock():
+            return FAULTS[TokenFault.EXPIRED]
+        address = self.address(scope, request)
+        identity = good.identities.get(address)
+        if identity is None:
+            make_room(good.identities, ADDRESSES_REMEMBERED)
+            identity = good.identities[address] = identity_of(good.claims, address, token[-SIGNATURE_CHARS:])
+        return identity
 
-    def _identity_uncached(self, claims: Claims, address: str | None, signature: bytes | str) -> Identity:
-        return Identity(
-            user=claims.user,
-            tenant=claims.tenant,
-            tier=claims.tier,
-            address=address,
-            topics=claims.topics,
-            expires_at=claims.expires_at,
-            issued_at=claims.issued_at,
-            session=claims.sid,
-            token=signature if isinstance(signature, str) else signature.decode(),
-        )
+    def _verify(self, token: bytes | str) -> GoodToken | Reject:
+        own = token.startswith(OWN_TOKEN) if isinstance(token, str) else token.startswith(OWN_TOKEN_BYTES)
+        now = self._clock()
+        seen = verify(self._keys, token, now=now) if own or self._jwt is None else self._jwt.verify(token, now)
+        if not isinstance(seen, TokenFault):
+            make_room(self._good_tokens, TOKENS_REMEMBERED)
+            good = self._good_tokens[token] = GoodToken(seen, {})
+            return good
+        refused = FAULTS[seen]
+        if own and len(token) <= MAX_TOKEN_BYTES:
+            # Refused once, refused for ever (not so a JWT, whose keys may come later): a client that goes on with an
+            # expired token doesn't make us verify it each time.
+            make_room(self._refused_tokens, TOKENS_REMEMBERED)
+            self._refused_tokens[token] = refused
+        return refused
+
+
+def identity_of(claims: Claims, address: str | None, signature: bytes | str) -> Identity:
+    """Who comes with a token from an address."""
+    return Identity(
+        user=claims.user,
+        tenant=claims.tenant,
+        tier=claims.tier,
+        address=address,
+        topics=claims.topics,
+        expires_at=claims.expires_at,
+        issued_at=claims.issued_at,
+        session=claims.sid,
+        token=signature if isinstance(signature, str) else signature.decode(),
+    )
+
+
+def make_room(remembered: dict[Any, Any], at_most: int) -> None:
+    """Let the oldest entry go where there are too many."""
+    if len(remembered) >= at_most:
+        remembered.pop(next(iter(remembered)))
 
 
 def is_tcp(scope: Scope) -> bool:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Coroutine
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from django.core.signals import setting_changed
 
@@ -146,11 +146,24 @@ class Node:
     def _all(self) -> list[RunningStream]:
         return [*self._streams.values(), *self._exempt.values()]
 
-    def known_full(self, who: Identity | Session, request: Request, stream_class: StreamClass) -> Reject | None:
-        """Why a client is refused that retries without a pause, where nothing but its limit can be the answer."""
+    def answer_known(
+        self, who: Identity | Session, scope: Scope, request: Request, stream_class: StreamClass
+    ) -> Answer | None:
+        """The answer to a client that retries without a pause; None where it has to be decided."""
         if self.is_draining or stream_class.exempt or request.last_event_id is not None or isinstance(who, Session):
+            return None  # nothing but its limit may be the answer
+        known = self.limiter.known(who, stream_class)
+        if known is None:
             return None
-        return self.limiter.known(who, stream_class)
+        suits_all = request.origin is None and not self._is_short
+        found = known.again() if suits_all else None
+        if found is not None:
+            self.limiter.journal.count(known.reject.reason, self.limiter.tenant_of(who))
+            return found
+        found = self.answer(known.reject, scope, request, who, stream_class.name)
+        if suits_all:
+            known.keep(found)
+        return found
 
     def answer(
         self,
@@ -162,7 +175,7 @@ class Node:
     ) -> Answer:
         """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short.
 
-        The one place that every rejection passes: here it is counted.
+        The one place that every rejection passes which is not one of those before it: here it is counted.
         """
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)
@@ -262,6 +275,7 @@ def _tell(loop: asyncio.AbstractEventLoop, limiter: Limiter, facts: Facts) -> No
 
 
 _nodes: WeakKeyDictionary[asyncio.AbstractEventLoop, Node] = WeakKeyDictionary()
+_latest: tuple[ReferenceType[asyncio.AbstractEventLoop], Node] | None = None  # nearly always the only one
 _inherited: list[tuple[asyncio.AbstractEventLoop, Node]] = []
 
 
@@ -270,7 +284,10 @@ def get_node(send: Any = None) -> Node:
 
     `send` is the server's, by which the options that it lacks are told then.
     """
+    global _latest
     loop = asyncio.get_running_loop()
+    if _latest is not None and _latest[0]() is loop:
+        return _latest[1]
     node = _nodes.get(loop)
     if node is None:
         node = _nodes[loop] = Node(build_limiter())
@@ -278,6 +295,7 @@ def get_node(send: Any = None) -> Node:
         on_termination(_drain_all)
         tell_missing(send)
         log.debug("node %s", node.limiter.node_id)
+    _latest = ref(loop), node
     return node
 
 
@@ -306,13 +324,17 @@ async def drain_node(seconds: float) -> None:
 
 async def close_node() -> None:
     """End the node of the running event loop, if there is one."""
+    global _latest
+    _latest = None
     node = _nodes.pop(asyncio.get_running_loop(), None)
     if node is not None:
         await node.aclose()
 
 
 def _forget(*, setting: str, **_: object) -> None:
+    global _latest
     if setting == SETTING:
+        _latest = None
         _nodes.clear()
 
 
@@ -324,9 +346,9 @@ def _begin_anew() -> None:
 
     The parent's are kept: their end would close connections, and so unregister them in the selector that both share.
     """
-    global _nodes
+    global _nodes, _latest
     _inherited.extend(_nodes.items())
-    _nodes = WeakKeyDictionary()
+    _nodes, _latest = WeakKeyDictionary(), None
 
 
 os.register_at_fork(after_in_child=_begin_anew)

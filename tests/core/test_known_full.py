@@ -5,10 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sse_limits.core.known_full import IDENTITIES_AT_MOST, REJECTIONS, REMEMBERED_MS, WITHIN_MS, KnownFull
-from sse_limits.core.rejections import Reason, Reject
+from sse_limits.core.known_full import ANSWERS, IDENTITIES_AT_MOST, REJECTIONS, REMEMBERED_MS, WITHIN_MS, KnownFull
+from sse_limits.core.rejections import CAUSES, Reason, Reject, answer
 
 FULL = Reject(Reason.USER_LIMIT, None, 5, 5)
+
+
+def found(known: KnownFull, who: str, now: int) -> Reject | None:
+    refusal = known.find(who, now)
+    return refusal.reject if refusal is not None else None
 
 
 def test_the_third_rejection_within_a_second_is_remembered_for_a_tenth_of_one() -> None:
@@ -16,7 +21,7 @@ def test_the_third_rejection_within_a_second_is_remembered_for_a_tenth_of_one() 
     for at in (0, 400, 900):
         assert known.find("a", at) is None
         known.note("a", "k", FULL, at)
-    assert known.find("a", 900) == FULL == known.find("a", 900 + REMEMBERED_MS - 1)
+    assert found(known, "a", 900) == FULL == found(known, "a", 900 + REMEMBERED_MS - 1)
     assert known.find("a", 900 + REMEMBERED_MS) is None
     assert known.find("b", 900) is None
 
@@ -34,7 +39,28 @@ def test_a_slot_given_back_is_seen_at_once_by_all_who_wait_for_it() -> None:
         for _ in range(REJECTIONS):
             known.note(who, key, FULL, 0)
     known.freed(["k", "never"])
-    assert [known.find(who, 1) for who in "abc"] == [None, None, FULL]
+    assert [found(known, who, 1) for who in "abc"] == [None, None, FULL]
+
+
+def test_answers_are_repeated_once_their_waiting_times_are_spread() -> None:
+    known = KnownFull()
+    for _ in range(REJECTIONS):
+        known.note("a", "k", FULL, 0)
+    refusal = known.find("a", 1)
+    assert refusal is not None
+    given = []
+    for number in range(ANSWERS):
+        assert refusal.again() is None
+        given.append(answer(FULL, f"decision{number}", number))
+        refusal.keep(given[-1])
+    again = [refusal.again() for _ in range(2 * ANSWERS)]
+    assert sorted(map(id, again)) == sorted([*map(id, given)] * 2)
+    assert CAUSES[FULL.reason].retry_seconds == (5, ANSWERS)
+    assert {each.retry_after for each in given} == set(range(5, 5 + ANSWERS))
+    known.note("a", "k", FULL, 2)
+    decided_anew = known.find("a", 3)
+    assert decided_anew is not None
+    assert decided_anew.again() is None
 
 
 def test_it_is_bounded() -> None:

@@ -70,8 +70,10 @@ def test_details_are_wanted_for_a_burst_and_then_twice_a_second(
     journal = Journal()
     assert sum(journal.reject(Reason.STORE, None) for _ in range(1000)) == DETAILS_BURST
     now += 5
+    journal.take_details()
     assert sum(journal.reject(Reason.STORE, None) for _ in range(1000)) == 10
     now += 1_000_000
+    journal.take_details()
     assert sum(journal.reject(Reason.STORE, None) for _ in range(1000)) == DETAILS_BURST
 
 

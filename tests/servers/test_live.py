@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import httpx
 import pytest
 
 from sse_limits.core.rejections import Layer, Reason
@@ -19,7 +20,7 @@ from sse_limits.live.rows import Cause, Holder, NodeRow, StreamRow
 from sse_limits.slots import keys
 
 from .client import Clients, until
-from .conftest import People, Start, two_nodes
+from .conftest import CORS_ORIGIN, People, Start, two_nodes
 from .harness import ServerProcess
 from .slots import Store, token
 
@@ -124,6 +125,35 @@ async def test_a_refusal_is_counted_and_explained_by_its_id(pair: Pair, board: R
     assert await asyncio.to_thread(board.decision, row.id, row.at) == row
     unknown = next(row for row in found.latest if row.reason is Reason.BAD_TOKEN)
     assert (unknown.user, unknown.address, unknown.stream_class) == (None, "127.0.0.1", "raw")
+
+
+async def test_a_client_that_retries_without_a_pause_is_counted_each_time_and_told_what_explains_itself(
+    pair: Pair, board: RedisBoard, clients: Clients, http: httpx.AsyncClient
+) -> None:
+    """One decision may answer several retries; a page of an allowed origin can read its own among them."""
+    before = counts(await asyncio.to_thread(board.snapshot))
+    for _ in range(5):
+        await clients.get(pair[0], "/raw/", token())
+    auth = {"Authorization": f"Bearer {token()}"}
+    other = {"Authorization": f"Bearer {token('iris')}"}
+    told = []
+    for number in range(60):
+        origin = {"Origin": CORS_ORIGIN} if number % 6 == 5 else {}
+        refused = await http.get(f"{pair[0].url}/raw/", headers={**auth, **origin})
+        assert refused.status_code == 429
+        assert refused.headers.get("access-control-allow-origin") == origin.get("Origin")
+        told.append(refused.json())
+    assert {row["detail"].partition(".")[0] for row in told} == {"This user holds 5 of 5 streams"}
+    assert len({row["retry_after"] for row in told}) > 5
+    found = await shown(board, lambda found: counts(found).get(USER_LIMIT, 0) - before.get(USER_LIMIT, 0) == 60)
+    assert found.tenant_causes[0].tenant == "globex"
+    details = {row.id: row for row in found.latest}
+    explained = [row for row in told if row["decision"] in details]
+    assert explained
+    for row in explained:
+        assert json.loads(details[row["decision"]].body) == row
+    async with http.stream("GET", f"{pair[0].url}/raw/", headers=other) as stream:
+        assert stream.status_code == 200
 
 
 async def test_an_eviction_is_an_end_with_a_decision(pair: Pair, board: RedisBoard, clients: Clients) -> None:

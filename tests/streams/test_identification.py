@@ -23,7 +23,7 @@ from sse_limits.core.token_keys import TokenKeys
 from sse_limits.sessions import SessionUsers
 from sse_limits.streams import identification
 from sse_limits.streams.identification import Identifier, Session, cookie_value, origin_rule, read
-from sse_limits.streams.tokens import mint
+from sse_limits.streams.tokens import Claims, TokenFault, mint, verify
 
 NOW = 1_800_000_000_000
 SECRET = "the secret key of these tests"
@@ -192,6 +192,40 @@ class TestRememberedTokens:
             assert await user(identifier, scope(bearer(token))) == f"u{number}"
             assert await identify(identifier, scope(bearer(FORGED))) == Reject(Reason.BAD_TOKEN)
         assert len(identifier._good_tokens) == 3
+        for number in range(10):
+            forged = mint(KEYS, tenant="acme", user=f"u{number}", now=NOW)[:-4] + "AAAA"
+            assert await identify(identifier, scope(bearer(forged))) == Reject(Reason.BAD_TOKEN)
+        assert len(identifier._refused_tokens) == 3
+
+    async def test_addresses_of_a_token_are_bounded(
+        self, identifier: Identifier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(identification, "ADDRESSES_REMEMBERED", 3)
+        for number in range(10):
+            identity = await identify(identifier, scope(bearer(GOOD), client=(f"192.0.2.{number}", 1)))
+            assert isinstance(identity, Identity)
+            assert identity.address == f"192.0.2.{number}"
+        [good] = identifier._good_tokens.values()
+        assert len(good.identities) == 3
+
+    async def test_what_is_refused_once_is_not_verified_again_but_for_another_issuers(
+        self, identifier: Identifier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        verified: list[str | bytes] = []
+
+        def counted(keys: TokenKeys, token: str | bytes, *, now: int) -> Claims | TokenFault:
+            verified.append(token)
+            return verify(keys, token, now=now)
+
+        monkeypatch.setattr(identification, "verify", counted)
+        expired = mint(KEYS, tenant="acme", user="eve", now=NOW - 400_000)
+        for _ in range(3):
+            assert await identify(identifier, scope(bearer(FORGED))) == Reject(Reason.BAD_TOKEN)
+            assert await identify(identifier, scope(bearer(expired))) == Reject(Reason.EXPIRED_TOKEN)
+            assert await identify(identifier, scope(bearer("a.b.c"))) == Reject(Reason.BAD_TOKEN)
+            assert await identify(identifier, scope(bearer("sl1." + "x" * 5000))) == Reject(Reason.BAD_TOKEN)
+        assert sorted(map(len, verified)) == sorted([len(FORGED), len(expired), *[5004] * 3])
+        assert b"a.b.c" not in identifier._refused_tokens
 
 
 class TestCarriers:
