@@ -292,6 +292,21 @@ class TestAdmit:
             assert keys.tenant("globex") in resolved.held.keys
             assert keys.tenant("acme") in named.held.keys
 
+    async def test_a_resolver_that_fails_is_told_once_and_asked_again(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(sys.modules[__name__], "resolve_tenant", lambda user, policy: 1 / 0)
+        with in_force(TENANT_RESOLVER=f"{__name__}.resolve_tenant"):
+            limiter = Limiter(get_conf(), WatchedStore(lease_seconds=90))
+            lost, other = Identity(user="resolved"), Identity(user="other")
+            for identity in (lost, other, lost):
+                assert await limiter.admit(identity, EVENTS) == Reject(Reason.STORE)
+                assert limiter.verdict(identity) is None
+            assert [record.exc_info is not None for record in caplog.records] == [True]
+            assert "TENANT_RESOLVER failed" in caplog.text
+            monkeypatch.undo()
+            assert keys.tenant("globex") in (await admitted(limiter, lost)).held.keys
+
     async def test_attempts_at_the_same_time_never_pass_the_limit(self, limiter: Limiter) -> None:
         watched(limiter).delay_seconds = 0.001
         found = await asyncio.gather(*[limiter.admit(ALICE, EVENTS) for _ in range(20)])
