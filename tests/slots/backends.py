@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sse_limits.core.slots import NO_LIMIT, Claim, Demand, Held, Renewed, Scope
+from sse_limits.core.slots import NO_LIMIT, Admitted, Claim, Demand, Full, Held, Renewed, Scope
 from sse_limits.slots import keys
-from sse_limits.slots.base import SlotStore
+from sse_limits.slots.base import Order, SlotStore
 from sse_limits.slots.batches import Batches
 from sse_limits.slots.cluster import ClusterStore
 from sse_limits.slots.memory import MemoryStore, epoch_ms
@@ -19,6 +19,8 @@ from sse_limits.slots.redis import RedisStore
 from .servers import ClusterServer, Server
 
 LEASE_SECONDS = 60.0
+ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
+SCRIPTS = 8  # what `every_operation` runs
 PAST = 1
 
 
@@ -198,6 +200,26 @@ async def in_use(store: SlotStore, claim: Claim) -> list[int]:
     asked = [demand.key for demand in claim.demands]
     await store.usage(asked)
     return await store.usage(asked)
+
+
+async def every_operation(store: RedisStore) -> None:
+    """Run each script in each of its ways, over every kind of scope."""
+    limits = dict.fromkeys(ALL_AT, 9) | {"user": 5}
+    claims = [ask(f"s{number}", limits) for number in range(5)]
+    await asyncio.gather(*(store.acquire(claim) for claim in claims))
+    anonymous = ask("anonymous", {"address": 9}, user=None)
+    await store.acquire(anonymous)
+    assert isinstance(await store.acquire(ask("new", limits, evict=True)), Full)
+    for number in range(3):
+        assert isinstance(await store.swap(ask(f"new{number}", limits, evict=True), f"s{number}"), Admitted)
+    await renew(store, [held(claim) for claim in (*claims, anonymous)])
+    await store.adopt("n1", [(held(claim), 1) for claim in (*claims, anonymous)])
+    await store.peek(claims[0])
+    await store.order(Order("n1-1", "n2", "s1", "evicted"), 0.01)
+    await store.probe()
+    for claim in (*claims, anonymous):
+        store.release(held(claim))
+    await in_use(store, claims[0])
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:

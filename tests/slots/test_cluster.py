@@ -15,16 +15,14 @@ from sse_limits.slots import keys
 from sse_limits.slots.base import Order, StoreUnavailable
 from sse_limits.slots.cluster import ClusterStore, groups
 
-from .backends import RedisBackend, ask, held, in_use, renew, until
+from .backends import ALL_AT, SCRIPTS, RedisBackend, ask, every_operation, held, in_use, renew, until
 from .servers import ClusterServer, Server, monitored
 
 pytestmark = pytest.mark.redis
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
 ADDRESS = keys.address("192.0.2.1")
-ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
 TIMEOUT = 0.25
-SCRIPTS = 8
 
 
 @pytest.fixture
@@ -40,26 +38,6 @@ async def backend(cluster: ClusterServer) -> AsyncIterator[RedisBackend]:
 @pytest.fixture
 def store(backend: RedisBackend) -> ClusterStore:
     return backend.store()
-
-
-async def every_operation(store: ClusterStore) -> None:
-    """Run each script in each of its ways, over every kind of scope."""
-    limits = dict.fromkeys(ALL_AT, 9) | {"user": 5}
-    claims = [ask(f"s{number}", limits) for number in range(5)]
-    await asyncio.gather(*(store.acquire(claim) for claim in claims))
-    anonymous = ask("anonymous", {"address": 9}, user=None)
-    await store.acquire(anonymous)
-    assert isinstance(await store.acquire(ask("new", limits, evict=True)), Full)
-    for number in range(3):
-        assert isinstance(await store.swap(ask(f"new{number}", limits, evict=True), f"s{number}"), Admitted)
-    await renew(store, [held(claim) for claim in (*claims, anonymous)])
-    await store.adopt("n1", [(held(claim), 1) for claim in (*claims, anonymous)])
-    await store.peek(claims[0])
-    await store.order(Order("n1-1", "n2", "s1", "evicted"), 0.01)
-    await store.probe()
-    for claim in (*claims, anonymous):
-        store.release(held(claim))
-    await in_use(store, claims[0])
 
 
 async def test_scripts_keep_to_one_hash_slot_and_to_the_keys_they_declare(

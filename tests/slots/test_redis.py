@@ -18,11 +18,21 @@ from sse_limits.slots.batches import Batch
 from sse_limits.slots.redis import RedisStore
 from tests.faults.proxy import Direction, Proxy
 
-from .backends import RedisBackend, ask, held, in_use, next_ms, renew, until
+from .backends import (
+    ALL_AT,
+    SCRIPTS,
+    RedisBackend,
+    ask,
+    every_operation,
+    held,
+    in_use,
+    next_ms,
+    renew,
+    until,
+)
 from .servers import Server, monitored
 
 USER, TENANT, FLEET, AGE = keys.user("t1", "u1"), keys.tenant("t1"), keys.fleet(), keys.age("t1", "u1")
-ALL_AT = {"user": 5, "class": 5, "tenant": 5, "address": 5, "fleet": 5}
 SHORT = 0.4
 TIMEOUT = 0.25
 
@@ -378,24 +388,6 @@ async def test_forgotten_scripts_are_loaded_again_without_an_error(redis_backend
     assert await in_use(stores[0], ask("s")) == [0, 0, 0]
 
 
-async def every_operation(store: RedisStore) -> None:
-    """Run each script in each of its ways, over every kind of scope."""
-    limits = dict.fromkeys(ALL_AT, 9) | {"user": 5}
-    claims = [ask(f"s{number}", limits) for number in range(5)]
-    await asyncio.gather(*(store.acquire(claim) for claim in claims))
-    anonymous = ask("anonymous", {"address": 9}, user=None)
-    await store.acquire(anonymous)
-    await store.acquire(ask("new", limits, evict=True))
-    for number in range(3):
-        await evict(store, ask(f"new{number}", limits), f"s{number}")
-    await renew(store, [held(claim) for claim in (*claims, anonymous)])
-    await store.peek(claims[0])
-    await store.order(Order("n1-1", "n2", "s1", "evicted"), 0.01)
-    for claim in (*claims, anonymous):
-        store.release(held(claim))
-    await in_use(store, claims[0])
-
-
 async def test_scripts_touch_only_the_keys_they_declare(store: RedisStore, server: Server) -> None:
     """B30. What each script touched is read from MONITOR; the server itself says which arguments are keys."""
     await every_operation(store)  # so that all scripts are loaded, and MONITOR shows no source
@@ -413,7 +405,7 @@ async def test_scripts_touch_only_the_keys_they_declare(store: RedisStore, serve
             touched = set(server.client.execute_command("COMMAND GETKEYS", *words))
             assert touched
             assert touched <= declared, command
-    assert len(seen) == 7
+    assert len(seen) == SCRIPTS
 
 
 async def test_an_attempt_is_one_command(store: RedisStore, server: Server) -> None:
