@@ -203,7 +203,8 @@ def test_a_row_opens_in_place_and_stays_open_after_a_reload(page: Page) -> None:
 def test_selected_streams_are_ended_and_the_rows_say_so(page: Page, fleet: Fleet) -> None:
     fleet.open(3, "acme", "u2")
     page.goto(f"{ROOM}streams/?user=acme/u2")
-    expect(page.locator(ROWS)).to_have_count(3, timeout=SECONDS)
+    described = page.locator(ROWS).filter(has_text="/events/")  # by its node, a second after it was opened
+    expect(described).to_have_count(3, timeout=SECONDS)
     expect(page.locator("[data-selected-bar]")).to_be_hidden()
     page.locator("[data-select-all]").check()
     expect(page.locator("[data-selected-count]")).to_have_text("3 selected")
