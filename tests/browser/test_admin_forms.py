@@ -141,6 +141,7 @@ def test_another_tier_brings_its_limits(open_page: Any) -> None:
 def test_without_an_answer_nothing_is_claimed(open_page: Any) -> None:
     page = open_page(**LOOKS["light"])
     go(page, "tenant-form")
+    page.wait_for_load_state("networkidle")  # the script is there, and what it has asked is answered
     page.route("**/inherited/**", lambda route: route.fulfill(status=204))
     page.evaluate("window.django.jQuery('#id_tier').trigger('change')")
     expect(in_force(page, "user_limit")).to_have_text("known after saving")

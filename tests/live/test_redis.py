@@ -14,6 +14,7 @@ from sse_limits.core.rejections import Layer, Reason, Reject
 from sse_limits.core.slots import Scope
 from sse_limits.live.board import Board
 from sse_limits.live.journal import ENFORCE
+from sse_limits.live.redis import LATE_MS
 from sse_limits.live.rows import Cause
 from sse_limits.slots import keys
 from sse_limits.slots.base import StoreUnavailable
@@ -261,6 +262,16 @@ async def test_every_decision_is_on_exactly_one_page(redis_fleet: RedisFleet) ->
         before = page[-1].at
     assert len(seen) == len(set(seen))
     assert set(seen) == taken
+
+
+async def test_what_is_written_while_a_snapshot_is_read_is_in_it_with_its_details(redis_fleet: RedisFleet) -> None:
+    """Its counts are read behind its instant, and so are the decisions that were counted."""
+    station, board = redis_fleet.station(), redis_fleet.board()
+    begun = board._now()
+    await next_ms()
+    decision = station.reject(STORE)
+    await station.write()
+    assert [row.id for row in board._latest(begun, begun + LATE_MS, 50)] == [decision.id]
 
 
 async def test_what_another_version_wrote_is_passed_over(redis_fleet: RedisFleet, server: Server) -> None:
