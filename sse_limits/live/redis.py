@@ -186,10 +186,8 @@ class RedisBoard:
     def _latest(self, now: int, before: int, count: int) -> list[DecisionRow]:
         """The last `count` decisions before an instant; each was written after it was taken, mostly within a second."""
         read_to = min(now, before + LATE_MS)
-        hour, end = (
-            read_to // HOUR_MS,
-            "+" if read_to == now else str(read_to),
-        )  # a snapshot's counts are later than now
+        hour = read_to // HOUR_MS
+        end = "+" if read_to == now else str(read_to)  # what a snapshot counts may have been written after its `now`
         found: dict[str, DecisionRow] = {}
         while read_to > hour * HOUR_MS and sum(row.at > read_to for row in found.values()) < count:
             [entries] = self._connection.exchange([latest_entries(hour, end, 2 * count)])

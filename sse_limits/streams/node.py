@@ -175,7 +175,7 @@ class Node:
     ) -> Answer:
         """What to tell a refused client: CORS headers included, and the connection's end if descriptors are short.
 
-        The one place that every rejection passes which is not one of those before it: here it is counted.
+        Here every rejection is counted that is decided; those that repeat one, `answer_known` counts.
         """
         found = self.limiter.answer(reject)
         log.debug("rejected: %s", reject.reason)

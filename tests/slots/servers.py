@@ -24,7 +24,7 @@ START_SECONDS = 10
 HASH_SLOTS = 16384
 LAST_COMMAND = "ECHO end"
 # Each master of a Cluster syncs its nodes.conf to the disk with every change of the map, and serves nobody meanwhile.
-IN_MEMORY = next((path for path in ["/dev/shm"] if os.access(path, os.W_OK)), None)  # noqa: S108 - as a parent only
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the parent of temporary folders
 # The others take a master for failed, and serve nobody either: not while a test stalls one, nor when the machine does.
 NODE_TIMEOUT_MS = 15_000
 

@@ -6,7 +6,7 @@
 --         have expired, and nobody is looked for · 3 number of streams · the streams · then per group two positions among the streams (first, last;
 --         first negative: a user's set, an age hash follows)
 -- Returns {now, position, …}: the positions, from 1, of streams that are lost; one may come more than once
--- Complexity O(members · log set), with four commands for each user and three for each other group. Works out of memory:
+-- Complexity O(members · log set), with four commands for each user and three at most for each other group. Works out of memory:
 --         its first write removes (nothing), and a script that has written may go on.
 
 local lease, n = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -28,21 +28,17 @@ local key = 1
 for at = n + 4, #ARGV, 2 do
   local first, last = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local slots = KEYS[key]
-  local ttl -- as in keep_user: a user's set lives as long as its hash
   if first < 0 then
     first = -first
     key = key + 1
     local age = KEYS[key]
     if may_have_expired then purge_user(slots, age, now) end
-    ttl = redis.call('PTTL', age)
+    local ttl = redis.call('PTTL', age)
     if ttl == -2 then lose(first, last) end
-    if ttl < lease then
-      ttl = lease
-      redis.call('PEXPIRE', age, ttl)
-    end
+    keep_user(slots, age, ttl, lease)
   else
     if may_have_expired then purge(slots, now) end
-    ttl = math.max(lease, redis.call('PTTL', slots))
+    keep(slots, lease)
   end
   local changed = redis.call('ZADD', slots, 'XX', 'CH', unpack(scores, 2 * first - 1, 2 * last))
   if changed < last - first + 1 then -- else each was there; of these, some may just have had this deadline already
@@ -50,7 +46,6 @@ for at = n + 4, #ARGV, 2 do
       if not redis.call('ZSCORE', slots, ARGV[3 + i]) then lose(i, i) end
     end
   end
-  redis.call('PEXPIRE', slots, ttl)
   key = key + 1
 end
 return result
